@@ -69,9 +69,6 @@ alpha = 100.0
 epochs = 4
 batch = 8
 learning_rate = 0.05
-
-[keep]
-steps = 4
 """
 
 
@@ -111,15 +108,10 @@ class User:
         current = {key: value for key, value in os.environ.items() if key != "PYTHONPATH" and not key.startswith(("NN_STRETCH", "PYTEST"))}
         return {**current, "XDG_CACHE_HOME": str(self.home / ".cache"), "OMP_NUM_THREADS": "1"}
 
-    def start(self, *words: object) -> "subprocess.Popen[str]":
-        command = [str(self.program), *map(str, words)]
-        pipe = subprocess.PIPE
-        return subprocess.Popen(command, cwd=self.home, env=self.environment, stdout=pipe, stderr=pipe, text=True)
-
     def stretch(self, *words: object, code: int = 0) -> Done:
-        with self.start(*words) as process:
-            out, err = process.communicate()
-            done = Done(process.returncode, out, err)
+        command = [str(self.program), *map(str, words)]
+        ended = subprocess.run(command, cwd=self.home, env=self.environment, capture_output=True, text=True, check=False)
+        done = Done(ended.returncode, ended.stdout, ended.stderr)
         assert done.code == code, (words, done)
         assert "Traceback" not in done.err
         return done

@@ -231,7 +231,7 @@ def test_module_that_cannot_be_branched_is_refused_by_what_is_in_the_way(module,
 @pytest.mark.parametrize(
     "shape", [[3, 32, 48], torch.Size((1, 3, 32, 48)), np.array([3, 32, 48]), (224, 224), (3, 0, 32), (3, 2.5, 32), "3x32x32"]
 )
-def test_shape_may_leave_out_the_batch_and_one_that_is_none_is_refused(shape):
+def test_shape_may_leave_out_the_batch_and_what_is_no_shape_is_refused(shape):
     if any(size == 48 for size in shape):
         full = full_shape(shape)
         assert (full, {type(size) for size in full}) == ((1, 3, 32, 48), {int})

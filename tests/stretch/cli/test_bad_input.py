@@ -6,9 +6,8 @@ import signal
 
 import pytest
 
-from predictors.errors import install_line
 from stretch.cli.output import Output
-from tests.stretch.cli.commands import LOOSE, call, spawn, tree
+from tests.stretch.cli.commands import LOOSE, call, tree
 
 pytestmark = pytest.mark.torch
 
@@ -90,11 +89,6 @@ def test_interrupt_in_any_phase_leaves_nothing_behind(capsys, folder, monkeypatc
     interrupting(monkeypatch, lambda doing: doing == phase or (phase.endswith(".") and doing.startswith(phase)))
     result = call(capsys, *BRANCH, "--out", folder / "bundle")
     assert (result.code, result.message) == (130, "interrupted")
-
-
-def test_missing_torch_gives_the_install_line(folder):
-    result = spawn("import sys\nsys.modules['torch'] = None", *BRANCH, "--out", folder / "bundle")
-    assert (result.code, "torch" in result.message, result.hint) == (5, True, install_line("torch"))
 
 
 def test_interrupt_of_a_run_ends_with_130_and_writes_no_trace(capsys, tiny_bundle, folder, monkeypatch):

@@ -159,10 +159,15 @@ REFUSALS = {
         ("--frequency gpu=0.5@0:9,gpu=0.7@5:12", 2, "gpu would have two speeds from 5 ms on"),
         ("--device raspberrypi4", 3, "gpu"),
     ],
+    "train": [
+        ("resnet56_cifar11", 3, "`resnet56_cifar10`"),
+        ("resnet56_cifar10 --set tran.epochs=1", 2, "did you mean `train`"),
+        ("resnet56_cifar10 --set train.epochs=0", 2, "`train.epochs` is wrong"),
+    ],
     "web": [("", 2, "nothing to show")],
 }
 CASES = [
-    pytest.param(f"{verb} {words}", code, says, marks=[pytest.mark.torch] if verb.startswith(("branch", "search")) else [], id=f"{verb.split()[0]} {words}")
+    pytest.param(f"{verb} {words}", code, says, marks=[pytest.mark.torch] if verb.startswith(("branch", "search", "train")) else [], id=f"{verb.split()[0]} {words}")
     for verb, rows in REFUSALS.items()
     for words, code, says in rows
 ]  # fmt: skip

@@ -92,13 +92,6 @@ def test_function_answers_what_the_command_prints_with_a_row_and_a_reason_for_ea
     assert [line.partition(":")[0] for line in repr(advice).splitlines()[1:]] == [answer["device"] for answer in printed["answers"]]
 
 
-def test_unknown_recipe_key_and_value_end_with_their_exit_codes(capsys, tmp_path):
-    assert call(capsys, "train", "resnet56_cifar11").code == 3
-    result = call(capsys, "train", network(tmp_path, "[tran]\n"))
-    assert (result.code, "did you mean `train`" in result.hint) == (2, True)
-    assert call(capsys, "train", network(tmp_path), "--set", "train.epochs=0").code == 2
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [network, supernet])
 def test_recipe_to_weights_to_bundle_to_execution(capsys, tmp_path, make):

@@ -134,7 +134,7 @@ def test_pooling_window_larger_than_its_input_is_written_and_read(tmp_path):
         np.testing.assert_allclose(session(image), net(torch.from_numpy(image)).numpy(), atol=1e-6)
 
 
-def test_padding_that_is_none_is_refused(tmp_path):
+def test_unreadable_statement_of_padding_is_refused(tmp_path):
     body = nn.Sequential(nn.Conv2d(WIDTH, WIDTH, 3, padding=1), nn.ReLU(), nn.Conv2d(WIDTH, WIDTH, 3, padding=1))
     bundle = written(tmp_path / "b", *cut_in_bands(net_of(Residual(body)), "add", 16))
     (band,) = [sub for sub in bundle.manifest.subgraphs if sub.name == "s1.dsp"]

@@ -79,18 +79,6 @@ def test_too_few_networks_are_refused_and_kept_for_resuming(tmp_path):
     assert open_table("here", tmp_path, places, resume=True).latencies
 
 
-def test_names_folders_and_noise_are_checked(tmp_path):
-    noisy = CollectedMeasurements(place(), measured=7, unsteady=8)
-    for request, error, noun in (
-        (lambda: open_table("a/b", tmp_path, [place()], resume=False), UsageError, "cannot be the name of a profile"),
-        (lambda: open_table("here", tmp_path / "missing", [place()], resume=False), StretchError, "there is no folder"),
-        (noisy.check_noise, StretchError, r"too noisy: the times of 8 of 15 networks on cpu\[1core\]"),
-    ):
-        with pytest.raises(error, match=noun) as refusal:
-            request()
-    assert "--resume" in refusal.value.hint
-
-
 SOURCE = Source("random networks", "", "", "CC0-1.0", "a machine; a runtime")
 
 
@@ -133,18 +121,35 @@ def test_the_cpu_has_a_place_for_one_core_and_for_all():
 
 
 @pytest.mark.parametrize(
-    ("names", "error", "sentence"),
+    ("ask", "error", "noun"),
     [
-        (["cpu", "cpu"], UsageError, "`cpu` is named twice"),
-        (["cpu[9cores]"], UnknownNameError, r"unknown core set `cpu\[9cores\]`"),
-        (["cpu=onnx"], UnknownNameError, "unknown delegate to measure `onnx`"),
-        (["cpu", "gpu=vulkan"], UsageError, "reports no times of kernels"),
-        (["cpu=cpu/int4"], UsageError, "`cpu` delegate does not run `int4`"),
+        (lambda at: find_processors(["cpu", "cpu"]), UsageError, "`cpu` is named twice"),
+        (lambda at: find_processors(["cpu[9cores]"]), UnknownNameError, r"unknown core set `cpu\[9cores\]`"),
+        (lambda at: find_processors(["cpu=onnx"]), UnknownNameError, "unknown delegate to measure `onnx`"),
+        (lambda at: find_processors(["cpu", "gpu=vulkan"]), UsageError, "reports no times of kernels"),
+        (lambda at: find_processors(["cpu=cpu/int4"]), UsageError, "`cpu` delegate does not run `int4`"),
+        (lambda at: open_table("a/b", at, [place()], resume=False), UsageError, "cannot be the name of a profile"),
+        (lambda at: open_table("here", at / "missing", [place()], resume=False), StretchError, "there is no folder"),
+        (lambda at: CollectedMeasurements(place(), measured=7, unsteady=8).check_noise(), StretchError, "too noisy: the times of 8 of 15"),
+        *(
+            (lambda at, where=where: ingested(at, PROFILE, "resnet18", MeasurementTarget(*where, "")), UsageError, noun)
+            for where, noun in (
+                (("my/phone", "cpu[1large]", None), "cannot be the name of a device"),
+                (("myphone", "cpu", None), "no processor with its core set"),
+                (("myphone", "cpu[1large]", "fp64"), "`fp64` is no precision"),
+            )
+        ),
+        *(
+            (lambda at, text=text: answer_board(text), StretchError, "operator graph")
+            for text in ("", "{}", "[1]", '{"name": "x", "ops": []}')
+        ),
     ],
 )
-def test_what_cannot_be_measured_is_refused(names, error, sentence):
-    with pytest.raises(error, match=sentence):
-        find_processors(names)
+def test_what_cannot_be_measured_is_refused_and_leaves_no_table(tmp_path, ask, error, noun):
+    with pytest.raises(error, match=noun) as refusal:
+        ask(tmp_path)
+    assert "too noisy" not in noun or "--resume" in refusal.value.hint
+    assert not list(tmp_path.glob("*.measurements"))
 
 
 def test_every_delegate_that_is_measured_has_fusion_rules_and_a_formula():
@@ -266,20 +271,6 @@ def test_operator_profile_and_benchncnn_become_times_of_their_networks(tmp_path)
     assert [(row.network, row.precision) for row in rows] == [("squeezenet1_1", "fp16"), ("squeezenet1_1", "int8"), ("resnet18", "fp16")]
 
 
-@pytest.mark.parametrize(
-    ("where", "sentence"),
-    [
-        (MeasurementTarget("my/phone", "cpu[1large]", None, ""), "cannot be the name of a device"),
-        (MeasurementTarget("myphone", "cpu", None, ""), "no processor with its core set"),
-        (MeasurementTarget("myphone", "cpu[1large]", "fp64", ""), "`fp64` is no precision"),
-    ],
-)
-def test_what_ran_it_is_checked(tmp_path, where, sentence):
-    with pytest.raises(UsageError, match=sentence):
-        ingested(tmp_path, PROFILE, "resnet18", where)
-    assert not list(tmp_path.glob("*.measurements"))
-
-
 PLACES = [
     ProfiledProcessor("cpu", "1core", "cpu", "fp32", (0,), 1.0),
     ProfiledProcessor("cpu", "2cores", "cpu", "fp32", (0, 1), 1.0),
@@ -365,12 +356,6 @@ def test_every_weight_of_the_graph_is_made_in_its_shape():
     for op in graph.ops:
         assert {key: value.shape for key, value in weights.get(op.name, {}).items()} == graph.op_weights(op)
     assert weight_bytes(graph) == sum(value.nbytes for weight in weights.values() for value in weight.values())
-
-
-@pytest.mark.parametrize("question", ["", "{}", "[1]", '{"name": "x", "ops": []}'])
-def test_board_that_asks_for_what_is_no_network_is_refused(question):
-    with pytest.raises(StretchError):
-        answer_board(question)
 
 
 GRAIN = Grain(16, 1, 4)

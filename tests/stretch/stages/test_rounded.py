@@ -22,7 +22,7 @@ from stretch.train.extract import extract
 from stretch.train.recipe import load_recipe
 from stretch.train.session import train_recipe
 from stretch.transform import build
-from tests.stretch.designs import branchable, cpu_and, divided, identity_design, in_bands
+from tests.stretch.designs import cpu_and, identity_design
 from tests.stretch.train.recipes import network
 
 PRECISION = {"cpu": "int8", "gpu": "fp16"}
@@ -118,12 +118,6 @@ def test_processor_in_fp32_computes_as_it_does(captured):
     with torch.no_grad():
         torch.testing.assert_close(module(x), module.model(x))
     assert module.ranges == {}
-
-
-def test_parts_of_a_segment_are_refused(captured):
-    result = captured("tiny_resnet")
-    with pytest.raises(StretchError, match="computes a part of its segment"):
-        rounded(result, divided(result.graph, in_bands(branchable(result.graph)[0])))
 
 
 @pytest.mark.parametrize("text", ['{"a": [0, 3]}', '{"a": [1.0, 300]}', '{"a": 1}', "nothing"])

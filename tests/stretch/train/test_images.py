@@ -140,15 +140,11 @@ def labelled(batches):
     return [(int(i.max()), int(label)) for images, labels in batches for i, label in zip(images, labels, strict=True)]
 
 
-def test_epoch_shows_every_image_once_with_its_label_in_an_order_of_its_own(tmp_path):
+def test_epoch_shows_every_image_once_in_an_order_of_its_own_also_after_a_pause_and_shared_by_processes(tmp_path):
     stream = ImageStream.of(folder_items(folder(tmp_path))[0], 16, 2)
     first, second = (labelled(stream.epoch(number, 4, 0)) for number in (1, 2))
     assert sorted(first) == sorted(second) == [(n, 0) for n in range(6)] + [(100 + n, 1) for n in range(6)]
     assert first != second
-
-
-def test_batches_after_a_pause_are_those_that_would_have_come_and_processes_share_each(tmp_path):
-    stream = ImageStream.of(folder_items(folder(tmp_path))[0], 16, 2)
     whole, rest = list(stream.epoch(1, 4, 0)), list(stream.epoch(1, 4, 0, skip=1))
     assert len(rest) == len(whole) - 1
     for (a, _), (b, _) in zip(whole[1:], rest, strict=True):

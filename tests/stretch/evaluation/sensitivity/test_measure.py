@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from predictors.errors import InfeasibleError, UsageError
 from stretch.evaluation.agreement import compare
 from stretch.evaluation.sensitivity import source
+from stretch.evaluation.sensitivity.blocks import BlockLosses
 from stretch.evaluation.sensitivity.source import (
     lowest_plausible,
     lowest_prediction,
@@ -15,14 +16,18 @@ from stretch.evaluation.sensitivity.source import (
     random_designs,
     sensitivity_of,
 )
+from stretch.network.capture import capture
+from stretch.network.models.tiny import BasicBlock, SmallResNet
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import load_accuracy, save_accuracy
+from stretch.planning.network.segments import split_segments
 from stretch.planning.plan import PlanningProblem, plan
 from stretch.stages.network import read_network
 from stretch.transform import build
 from stretch.transform.calibrate import calibrate, undivided_design
 from stretch.transform.calibrate.split import Images, divide
 from tests.predictors.specified import specified
+from tests.stretch.designs import cpu_and, without_blocks
 from tests.stretch.pictures import coloured
 from tests.stretch.planning.cost.measured import made
 
@@ -108,3 +113,21 @@ def test_images_of_a_plan_are_those_of_calibration_divided_as_it_divides_them():
     planning = given.for_planning
     assert torch.equal(torch.cat(planning.fitted), torch.cat(parts[: split.fitted]))
     assert torch.equal(torch.cat(planning.held_back), torch.cat(parts[split.fitted :]))
+
+
+@torch.no_grad()
+def test_loss_is_the_squared_error_over_the_square_without_the_block_and_that_of_a_useless_block_is_zero():
+    small = SmallResNet(BasicBlock, (8, 16), 4).eval()
+    torch.nn.init.zeros_(small.stages[1][2].bn2.weight)
+    captured = capture(small, (1, 3, 32, 32), "small")
+    x = torch.from_numpy(coloured(20))
+    design = cpu_and("gpu", captured.graph, "project")
+    want = small(x)
+    losses_of = BlockLosses(captured, x.split(7))
+    for segment in split_segments(captured.graph):
+        losses = losses_of(design, segment)
+        assert list(losses) == ([1, 2, 3] if segment.branchable else [])
+        for number, loss in losses.items():
+            got = without_blocks(small, segment, [number])(x)
+            assert loss == pytest.approx(float((got - want).square().sum() / want.square().sum()), rel=1e-3)
+            assert (loss == 0) == ((segment.name, number) == ("s2", 2))

@@ -72,7 +72,7 @@ def test_reshaped_permuted_and_cut_axes_say_where_each_element_lies(data):
     np.testing.assert_array_equal(elements(axes, shape), array)
 
 
-def test_cut_within_a_head_or_of_pixels_is_none():
+def test_cut_within_a_head_or_of_pixels_has_no_axes():
     heads = Axes(((Factor("channel", 3, 1), Factor("channel", 2, 6)),))
     assert map_axes((1, 12, 2, 2)).reshape((1, 12, 4)).cut(2, 0, 2) is heads.cut(0, 1, 3) is None
 

@@ -166,7 +166,7 @@ class Net: ...
         (None, "there is no file", ""),
     ],
 )
-def test_file_without_a_name_suggests_its_functions_and_is_not_run(tmp_path, body, reason, hint):
+def test_file_without_the_name_of_a_function_suggests_those_that_it_has_and_is_not_run(tmp_path, body, reason, hint):
     path = tmp_path / "mymodel.py"
     if body is not None:
         path.write_text(body.replace("{marker!r}", repr(str(tmp_path / "ran"))))

@@ -68,7 +68,7 @@ INPUT = "Input data 0 1 data 0=8 1=8 2=3\n"
         (None, "cannot read"),
     ],
 )
-def test_file_that_is_none_is_refused_with_its_line(tmp_path, text, words):
+def test_damaged_or_contradictory_file_is_refused_with_its_line(tmp_path, text, words):
     with pytest.raises(StretchError, match=words):
         read_ncnn(tmp_path / "other.param" if text is None else write(tmp_path, text))
 

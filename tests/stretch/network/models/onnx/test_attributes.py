@@ -186,12 +186,6 @@ def test_attribute_counts_as_in_the_runtime_or_is_refused_by_name(tmp_path, op):
     assert tried >= known
 
 
-def test_refused_attribute_is_named_with_its_value(tmp_path):
-    path = save(tmp_path / "m.onnx", rows("ArgMax", select_last_index=1))
-    with pytest.raises(StretchError, match=r"\(ArgMax\) .* `select_last_index` is 1"):
-        read_module(path)
-
-
 @pytest.mark.parametrize("kind", [TensorProto.INT32, TensorProto.INT64])
 @pytest.mark.parametrize("divisor", [3, [2, -3, 4]])
 def test_whole_quotients_are_rounded_towards_zero(tmp_path, kind, divisor):

@@ -295,7 +295,7 @@ def resized(*sizes, **attrs):
         (layer("LSTM", size=5), "its weights have the shapes"),
     ],
 )
-def test_operator_that_torch_has_not_is_refused_with_its_node(tmp_path, case, reason):
+def test_operator_without_a_form_in_torch_is_refused_with_its_node(tmp_path, case, reason):
     path = save(tmp_path / "m.onnx", case)
     with pytest.raises(StretchError, match=rf"node `{case.op}_0` \({case.op}\) of .*m\.onnx cannot be read: .*{reason}"):
         read_module(path)
