@@ -64,8 +64,7 @@ def change(bundle, name, edit_model):
     edit(bundle, lambda data: data["files"].update({name: msgspec.to_builtins(file_entry(bundle / name))}))
 
 
-@pytest.mark.slow
-def test_only_the_chosen_processors_subgraphs_change(floats, int8):
+def test_chosen_subgraphs_alone_change_pass_verify_and_record_the_loss_of_each_layer_and_of_the_output(floats, int8):
     before, after = load_bundle(floats, check_hashes=True).manifest, load_bundle(int8, check_hashes=True).manifest
     assert {s.name: s.precision for s in after.subgraphs} == {s.name: "int8" if s.processor == "dsp" else "fp32" for s in before.subgraphs}
     changed = {name for name in before.files if before.files[name] != after.files[name]}
@@ -73,9 +72,6 @@ def test_only_the_chosen_processors_subgraphs_change(floats, int8):
     assert after.files.keys() - before.files.keys() == set(after.int8_controls.values())
     assert before.files.keys() <= after.files.keys()
     assert after.tensors == before.tensors  # joins stay float
-
-
-def test_bundle_passes_verify_and_records_the_loss_of_each_subgraph_each_layer_and_the_output(int8):
     result = verify_bundle(int8)
     assert (result.ok, result.tolerance, result.max_error > 1e-4) == (True, None, True), result.problems
     record = load_bundle(int8).manifest.checks["precision"]

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.errors import StretchError, UnknownNameError
+from predictors.errors import StretchError
 from stretch.planning.config import PlanConfig
-from stretch.train.recipe import DataConfig, Recipe, SupernetConfig, TrainConfig, find_recipe, load_recipe, recipe_to_toml, resolve_path
+from stretch.train.recipe import DataConfig, Recipe, SupernetConfig, TrainConfig, load_recipe, recipe_to_toml
 
 
 def save(tmp_path, text):
@@ -105,13 +105,6 @@ def test_wrong_key_or_value_is_refused_by_its_whole_name(tmp_path, change, sente
     assert hint in (error.value.hint or "")
 
 
-def test_recipe_is_found_by_name_and_a_wrong_name_names_the_closest():
-    assert find_recipe("resnet56_cifar10").name == "resnet56_cifar10.toml"
-    with pytest.raises(UnknownNameError) as error:
-        find_recipe("resnet56_cifar11")
-    assert "resnet56_cifar10" in error.value.hint
-
-
 RECIPE = """
 model = "nets/mine.py:make"
 device = "mi9"
@@ -141,17 +134,3 @@ def test_paths_of_a_recipe_are_relative_to_its_folder_and_those_of_the_command_l
     recipe = load_recipe(tmp_path / "r.toml", ("data.path=mine", "design=own.toml", "supernet.designs=['c.toml']"))
     paths = [recipe.data.path, recipe.design, *recipe.supernet.designs]
     assert [Path(path) for path in paths] == [tmp_path / "elsewhere" / name for name in ("mine", "own.toml", "c.toml")]
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("weights", "none"),
-        ("model", "timm:resnet50"),
-        ("model", "package.module:factory"),
-        ("design", "/at/the/root.toml"),
-        ("design", None),
-    ],
-)
-def test_names_that_are_no_paths_and_absolute_paths_stay(key, value):
-    assert resolve_path(key, value, Path("/folder")) == value

@@ -90,8 +90,13 @@ def operators(content):
     return {name: [kind for kind, _ in result] for name, (_, result) in compiler._signatures(compiler._read(content)).items()}
 
 
-@pytest.mark.slow
-def test_signatures_that_are_named_become_code_and_the_others_stay(model, tmp_path):
+def plan(content):
+    tables = compiler._read(content)
+    (buffer,) = [entry.buffer for entry in tables.metadata if entry.name == b"nn_stretch.plan"]
+    return bytes(tables.buffers[buffer].data)
+
+
+def test_signatures_that_are_named_become_code_and_the_others_and_the_plan_stay(model, tmp_path):
     before = model.read_bytes()
     code = compile_signatures(model, ["s2.dsp"], "sm8450", tmp_path / "out.tflite")
     assert code.keys() == {"s2.dsp"}
@@ -102,17 +107,7 @@ def test_signatures_that_are_named_become_code_and_the_others_stay(model, tmp_pa
     assert code["s2.dsp"].content in after
     assert code["s2.dsp"].content not in before
     assert model.read_bytes() == before
-
-
-def test_plan_of_the_file_travels_with_the_code(model, tmp_path):
-    compile_signatures(model, ["s1.dsp"], "sm8450", tmp_path / "out.tflite")
-
-    def plan(content):
-        tables = compiler._read(content)
-        (buffer,) = [entry.buffer for entry in tables.metadata if entry.name == b"nn_stretch.plan"]
-        return bytes(tables.buffers[buffer].data)
-
-    assert plan((tmp_path / "out.tflite").read_bytes()) == plan(model.read_bytes())
+    assert plan(after) == plan(before)
 
 
 def test_damaged_file_is_an_error_that_leaves_nothing(model, tmp_path):
