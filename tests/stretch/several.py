@@ -150,7 +150,7 @@ FORMS = {
 
 
 def form(name):
-    """A network of `FORMATS` with settled weights, and its shapes."""
+    """A network of `FORMS` with settled weights, and its shapes."""
     from stretch.network.models.weights import settle
 
     kind, arguments = FORMS[name]

@@ -191,7 +191,7 @@ def folder(bundle_dir, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("words", "code", "says"), CASES)
-def test_what_cannot_be_done_is_one_sentence_and_changes_nothing(capsys, folder, words, code, says):
+def test_impossible_request_is_refused_and_changes_nothing(capsys, folder, words, code, says):
     before = tree(folder)
     result = call(capsys, *shlex.split(words))
     assert (result.code, says in f"{result.message}\n{result.hint}") == (code, True), result.err

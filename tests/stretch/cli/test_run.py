@@ -171,7 +171,7 @@ def test_bundle_plan_search_and_run_stand_beside_each_other(capsys, tmp_path, ti
         (refused_row("b", "m", "d", "no design fits"), "b: no design fits"),
     ],
 )
-def test_what_does_not_compare_is_said(other, said):
+def test_rows_that_cannot_be_compared_give_a_warning(other, said):
     warnings = warnings_of([ComparedRow(name="a", kind="plan", model="m", device="d", ms=1.0), other])
     assert warnings == [] if said is None else len(warnings) == 1 and said in warnings[0]
 
@@ -184,7 +184,7 @@ def test_what_does_not_compare_is_said(other, said):
     ],
     ids=lambda text: str(text)[:20],
 )
-def test_what_is_no_result_is_refused_in_a_sentence(tmp_path, text):
+def test_file_that_is_no_result_is_refused(tmp_path, text):
     path = tmp_path / "x.json"
     if text is not None:
         path.write_text(text)
@@ -204,7 +204,7 @@ def test_problems_are_listed_and_the_exit_code_is_one(stretch, bundle_dir):
     assert (code, out.count("problem: ")) == (1, 2)
 
 
-def test_what_is_signed_verifies_and_runs_for_who_trusts_the_key_and_for_nobody_else(stretch, bundle_dir, tmp_path):
+def test_signed_bundle_verifies_and_runs_only_with_the_trusted_key(stretch, bundle_dir, tmp_path):
     pytest.importorskip("cryptography")
     from tests.scheduler.bundle.test_signature import write_keys
 

@@ -171,7 +171,7 @@ def test_file_that_computes_something_else_is_named(exported, file, named):
         check_export(folder, manifest, result, model, {"sequential_same_macs": model})
 
 
-def test_weights_that_blow_roundings_up_are_told_from_a_wrong_file(captured, tmp_path):
+def test_weights_that_amplify_rounding_are_distinguished_from_a_wrong_file(captured, tmp_path):
     result = captured("tiny_resnet")
     model = build(result, identity_design(result.graph))
     with torch.no_grad():

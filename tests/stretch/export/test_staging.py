@@ -178,7 +178,7 @@ def test_reader_never_finds_a_missing_or_mixed_bundle_while_it_is_replaced(write
 
 
 @pytest.mark.linux
-def test_what_a_killed_run_left_is_swept_by_the_next_and_nothing_else_is(tmp_path):
+def test_leftovers_of_a_killed_run_alone_are_removed_by_the_next(tmp_path):
     out, new = tmp_path / "bundle", bundle_of(tmp_path / "new")
     assert subprocess.run([sys.executable, "-c", KILLED, out], check=False).returncode == -signal.SIGKILL
     (left,) = set(os.listdir(tmp_path)) - {"new"}

@@ -140,7 +140,7 @@ def network():
 @given(st.integers(20, 60), st.integers(1, 30), st.integers(0, 3))
 @settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_image_that_is_there_twice_is_taken_once_and_it_is_said(network, tmp_path, there, copies, seed):
-    """Else a profile without fits would have some."""
+    """A copy must not be fitted to and held back at once."""
     shape = network.graph.input.shape[1:]
     some = np.zeros((there + copies, *shape), np.float32)
     some[:there, 0, 0, 0] = np.arange(there)

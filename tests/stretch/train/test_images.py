@@ -198,7 +198,7 @@ def test_shards_hold_what_a_folder_would(tmp_path):
     assert sorted(labelled(stream.epoch(1, 2, 0))) == [(0, 0), (1, 1), (2, 0), (3, 1)]
 
 
-def test_what_is_hidden_is_neither_a_class_nor_an_image(tmp_path):
+def test_hidden_files_and_folders_are_ignored(tmp_path):
     folder(tmp_path)
     pictures(tmp_path, ".git/1.png", "cat/.ipynb_checkpoints/1.png")
     (tmp_path / "dog" / "._1.png").write_bytes(b"resource fork")

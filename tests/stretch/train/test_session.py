@@ -136,7 +136,7 @@ def test_log_of_a_resumed_run_has_every_epoch_once(tmp_path):
         assert [row["epoch"] for row in csv.DictReader(file)] == ["1", "2", "3"]
 
 
-def test_folder_gives_back_what_the_run_is_and_begun_anew_nothing_of_the_one_before(captured, tmp_path):
+def test_folder_restores_its_run_and_a_new_run_clears_it(captured, tmp_path):
     folder, recipe = RunFolder(tmp_path / "run"), Recipe(model="tiny_resnet", device="mi9")
     assert not folder.exists
     original = captured("tiny_resnet")

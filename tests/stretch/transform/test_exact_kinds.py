@@ -326,6 +326,6 @@ def test_plan_times_parts_as_what_is_launched_and_says_so(network):
     ("keys", "why"),
     [({"rewrites": ("grouped_conv=part",)}, "unknown rewrite"), ({"unsupported": ("grouped_convs",)}, "no kind of operator")],
 )
-def test_profile_that_misspells_it_is_refused(captured, keys, why):
+def test_profile_with_a_misspelt_rewrite_or_operator_is_refused(captured, keys, why):
     with pytest.raises((StretchError, UnknownNameError), match=why):
         plan(captured("tiny_regnet").graph, having(**keys), PlanConfig(processors=("cpu", "gpu")))

@@ -209,7 +209,7 @@ def ramp(count=4, size=32):
 
 @pytest.fixture
 def plain(monkeypatch):
-    """Crops and mirrors alone."""
+    """Views that are only cropped and mirrored."""
     for name in ("BLEND_PROBABILITY", "PASTE_PROBABILITY", "LIGHT_CHANGE"):
         monkeypatch.setattr(module, name, 0.0)
 
@@ -264,7 +264,7 @@ DONE = {"version": VERSION, "identity": {"images": "a", "settings": "b"}, "phase
 TENSORS = {"model.w": torch.arange(3.0)}
 
 
-def test_what_is_read_is_what_was_written_last_and_files_of_others_stay(tmp_path):
+def test_checkpoint_holds_the_last_write_and_leaves_other_files(tmp_path):
     checkpoint = Checkpoint(tmp_path / "new" / "folder")
     assert checkpoint.read({}) is None
     for steps in (1, 2):

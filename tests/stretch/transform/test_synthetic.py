@@ -91,7 +91,7 @@ def test_a_network_that_reads_one_size_alone_gets_images_too():
     assert images_by_class(model, torch.cat(images_of(model)[1])) == [4, 4, 4]
 
 
-def test_what_was_made_once_is_taken_from_the_cache_and_more_images_are_more_batches(made):
+def test_images_are_cached_and_more_images_add_batches(made):
     _, captured, batches = made
     again = synthesise(captured, IMAGENET, HOW, Interrupt(1))
     assert torch.equal(torch.cat(again), torch.cat(batches))

@@ -48,7 +48,7 @@ def arrays(count, seed=0):
         pytest.param("a.png", png_that_states(1, 2_000_000), "more pixels than a photograph|no picture|too large", marks=pictures),
     ],
 )
-def test_what_holds_no_images_that_the_model_reads_is_refused(tmp_path, name, content, noun):
+def test_file_without_images_of_the_models_shape_is_refused(tmp_path, name, content, noun):
     if isinstance(content, bytes):
         (tmp_path / name).write_bytes(content)
     else:

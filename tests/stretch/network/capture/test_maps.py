@@ -273,7 +273,7 @@ def test_graph_computes_every_result_and_the_structure_is_the_networks_own(way, 
     assert len(set(captured.graph.outputs)) == len(captured.graph.outputs)
 
 
-def test_what_no_operator_computes_is_told():
+def test_returned_constants_are_reported():
     captured = capture(Net(lambda a, b: {"out": b, "table": torch.ones(2), "none": None}), (1, 3, 8, 8))
     (said,) = captured.warnings
     assert said.startswith("`table`, `none` of what the network returns")

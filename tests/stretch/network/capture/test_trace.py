@@ -77,7 +77,7 @@ def test_subclass_with_its_own_forward_is_not_mistaken_for_its_base():
     assert captured.weights["conv2d"]["weight"] is module[0].weight
 
 
-def test_tensor_changed_in_place_is_read_as_it_is_then_under_all_its_names():
+def test_change_in_place_is_seen_through_all_aliases():
     def reused(x, conv, relu):
         x = conv(x)
         y = conv(relu(x))
@@ -339,7 +339,7 @@ class Remembering(nn.Module):
         return self.conv(x) + self.kept["bias"]
 
 
-def test_what_a_module_keeps_for_later_calls_is_not_what_a_trace_computes():
+def test_cache_of_a_module_is_not_filled_by_tracing():
     module, x = Remembering().eval(), torch.randn(1, 3, 4, 4)
     captured = capture_any(module, tuple(x.shape))
     assert captured.graph.by_name[captured.graph.output].shape == (1, 4, 4, 4)

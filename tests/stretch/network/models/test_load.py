@@ -300,7 +300,7 @@ def test_shapes_are_asked_for_by_the_names_of_the_file_or_of_the_arguments():
     assert resolve_input_shapes(PATH, stating(("x", None)), (2, 4)) == {"x": (2, 4)}
 
 
-def test_results_have_their_names_and_one_has_none():
+def test_several_results_are_named_and_a_single_one_is_not():
     builder = Builder((1,))
     assert by_name(builder, [("y", 1)]) == 1
     assert by_name(builder, [("y", 1), ("z:0", 2), ("y", 3)]) == {"y": 1, "z:0": 2, "y_1": 3}
@@ -328,7 +328,7 @@ def test_activations_neither_explode_nor_vanish(name, kind):
     assert all(0.01 < value < 100 for value in largest), largest
 
 
-def test_layer_that_begins_as_zeros_shows_what_it_reads():
+def test_layer_initialised_to_zeros_gets_random_weights():
     module = nn.Sequential(nn.Linear(64, 3), nn.Linear(3, 3))
     nn.init.zeros_(module[0].weight)
     kept = module[1].weight.clone()
@@ -363,7 +363,7 @@ def test_own_module_states_its_own(stated):
 
 
 @pytest.mark.parametrize("stated", ["imagenet", {"mean": 0.5}, {"deviation": (1, 1, 1)}, {"std": (1, 0, 1)}])
-def test_what_cannot_be_used_is_one_sentence(stated):
+def test_preprocessing_that_cannot_be_used_is_refused(stated):
     with pytest.raises(StretchError, match="the `preprocessing` of `mine` cannot be used"):
         stated_preprocessing(own(stated), "mine")
 
@@ -472,7 +472,7 @@ def test_default_weights_in_the_hub_folder_are_used_without_a_network(tmp_path, 
 
 
 @pytest.mark.parametrize("name", ["graph", "train", "forward", ".", "0.0", "x." * 99 + "y", "offset", 'a").b', "a\n.b", "-"])
-def test_names_never_hide_what_torch_needs(name):
+def test_names_of_nodes_never_shadow_attributes_that_torch_needs(name):
     b = Builder((1, 3))
     x = b.call(torch.add, b.inputs["x"], b.add_tensor(np.ones(3, np.float32), "offset"))
     finish = b.finish(b.module(nn.Linear(3, 2), x, name), "Net")
@@ -491,7 +491,7 @@ def test_padding_by_another_number_stays():
     assert window(low, behind=(1, 0)).merge_padding(-inf) == window(b.inputs["x"], (1, 0), (1, 2))
 
 
-def test_input_is_not_below_zero_only_where_that_is_said():
+def test_input_counts_as_nonnegative_only_if_that_is_stated():
     b = Builder(SHAPE)
     relu, one = b.call(torch.relu, b.inputs["x"]), b.add_tensor(np.ones(3, np.float32), "one")
     cases = [
@@ -514,6 +514,6 @@ def test_input_is_not_below_zero_only_where_that_is_said():
         ),
     ],
 )
-def test_what_cannot_be_built_is_refused_before_it_is_made(make, noun):
+def test_tensor_too_large_or_wrong_groups_are_refused_before_they_are_built(make, noun):
     with pytest.raises(StretchError, match=noun):
         make(Builder(SHAPE))

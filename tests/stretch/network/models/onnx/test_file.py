@@ -230,7 +230,7 @@ def test_tensor_that_cannot_be_stored_is_refused_before_it_is_made(op, reads, re
     ],
     ids=lambda case: case.op,
 )
-def test_what_bundles_do_not_hold_is_computed_by_its_own_rule(case):
+def test_constants_of_operators_outside_bundles_are_folded_by_the_rules_of_networks(case):
     result = OnnxSite(case.inputs, case.op, "known", case.attrs, 1, Builder((1,)), case.opset)
     np.testing.assert_allclose(by_rule(RULES[case.op], result)[0], case.computed()[0], atol=1e-6)
 

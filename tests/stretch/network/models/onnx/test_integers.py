@@ -180,7 +180,7 @@ def test_convolution_rounded_by_its_own_range_is_one_convolution(tmp_path):
 
 
 @pytest.mark.parametrize(("scale", "called"), [([1.0], []), ([0.5], ["mul"]), (np.arange(1, 6), ["mul"])], ids=str)
-def test_whole_numbers_that_are_no_product_are_scaled_by_what_is_not_one(tmp_path, scale, called):
+def test_integers_that_are_no_product_are_scaled_unless_the_scale_is_one(tmp_path, scale, called):
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "one", "z"], ["q"]),
         helper.make_node("MatMulInteger", ["q", "w", "z"], ["i"]),

@@ -113,7 +113,7 @@ def test_sizes_that_a_file_works_out_of_its_input_are_numbers(tmp_path):
 
 
 def test_stored_tensors_are_computed_by_the_rules_of_networks_where_bundles_know_none(tmp_path):
-    """Of stored tensors alone torch's own function makes another stored one."""
+    """Constants are folded with torch's function."""
     nodes = [helper.make_node("Hardmax", ["w"], ["h"], axis=-1), helper.make_node("Mul", ["x", "h"], ["y"])]
     model = net(*nodes, stored={"w": random((4, 5, 3))})
     onnx.save(model, str(tmp_path / "m.onnx"))

@@ -309,7 +309,7 @@ def test_strided_part_is_that_of_the_file(folder, data):
         ],
     ],
 )
-def test_what_does_not_fit_is_refused(tmp_path, operator, stored, problem):
+def test_operator_with_inconsistent_settings_is_refused(tmp_path, operator, stored, problem):
     with pytest.raises(StretchError, match=problem) as caught:
         read_module(write(tmp_path / "m.tflite", operator, stored={"n": stored}))
     assert "\n" not in caught.value.message
@@ -332,7 +332,7 @@ def site(*inputs, **settings):
         (lambda: align_operands(site(np.zeros(3, np.float32)), (0,)), "no tensor of the network"),
     ],
 )
-def test_what_is_missing_or_no_image_is_refused(call, noun):
+def test_missing_input_or_tensor_that_is_no_image_is_refused(call, noun):
     with pytest.raises(StretchError, match=noun):
         call()
 
