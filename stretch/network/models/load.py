@@ -144,7 +144,7 @@ def _from_factory(
             raise StretchError(f"`{name}` cannot be built: {first_line(error)}", "the factory is called without arguments") from error
     if not isinstance(module, nn.Module):
         raise StretchError(f"`{name}` returned {type(module).__name__}, not a torch.nn.Module")
-    return _from_module(name, module.eval(), weights, generator, "as the factory returned them", shape)
+    return _from_module(name, module.eval().float(), weights, generator, "as the factory returned them", shape)
 
 
 def _from_module(

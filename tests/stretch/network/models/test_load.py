@@ -224,6 +224,11 @@ class Evil:
         return open, (str(self.path), "w")
 
 
+def test_factory_of_half_precision_gives_single(tmp_path):
+    (tmp_path / "net.py").write_text("from torch import nn\ndef make(): return nn.Conv2d(3, 4, 1).half()\n")
+    assert load_model(f"{tmp_path}/net.py:make", trust_code=True).module.weight.dtype == torch.float32
+
+
 @pytest.mark.parametrize("save", [torch.save, lambda thing, path: path.write_bytes(pickle.dumps(thing))])
 def test_checkpoint_that_carries_code_is_refused_and_not_run(tmp_path, save):
     save({"w": Evil(tmp_path / "ran")}, tmp_path / "net.pth")
