@@ -9,7 +9,6 @@ import threading
 import urllib.request
 import warnings
 from pathlib import Path
-from pickle import UnpicklingError
 from urllib.error import URLError
 from urllib.parse import urlsplit
 
@@ -95,10 +94,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     except OSError as error:
         raise StretchError(f"cannot read the weights {path}: {error.strerror or error}") from error
     except Exception as error:
-        reason = first_line(error)
-        if isinstance(error, UnpicklingError):
-            # torch's own message advises to load such a file with whatever code is in it
-            reason = "it is damaged, or holds more than tensors"
+        # torch's own messages name its parts, or advise to load such a file with whatever code is in it
+        reason = first_line(error) if path.suffix == ".safetensors" else "it is damaged, or holds more than tensors"
         raise StretchError(
             f"{path} is no weights file: {reason}", "give a .safetensors file or a torch checkpoint that holds tensors alone"
         ) from error

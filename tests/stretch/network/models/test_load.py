@@ -243,9 +243,10 @@ def test_truncated_or_missing_file_is_refused(tmp_path, name, save):
     with pytest.raises(StretchError, match=rf"there is no weights file .*{name}"):
         read_weights(path)
     save(TENSORS, path)
-    path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(StretchError, match="is no weights file"):
-        read_weights(path)
+    for damaged in (path.read_bytes()[:-40], b"hello"):
+        path.write_bytes(damaged)
+        with pytest.raises(StretchError, match=r"is no weights file: (it is damaged|Error while deserializing)"):
+            read_weights(path)
 
 
 @pytest.mark.parametrize(
