@@ -82,8 +82,12 @@ def _requested_shape(model: object, shape: InputShapes | None) -> InputShapes | 
 
 def check_numbers(module: "nn.Module", name: str) -> None:
     """Refuse weights and statistics that are not finite: whatever is computed with them is nothing."""
+    from torch.nn.parameter import is_lazy
+
     for kind, tensors in (("weight", module.named_parameters()), ("statistic or constant", module.named_buffers())):
         for key, tensor in tensors:
+            if is_lazy(tensor):
+                raise StretchError(f"the {kind} `{key}` of `{name}` has no size yet", "call the network once on an input before it is read")
             if not tensor.is_floating_point() or tensor.is_meta:
                 continue
             # masks of attention are infinite on purpose

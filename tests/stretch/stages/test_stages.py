@@ -108,6 +108,8 @@ def test_weights_that_are_no_numbers_are_refused_by_name_and_infinite_masks_are_
     net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
     net.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
     check_numbers(net, "net")
+    with pytest.raises(StretchError, match=r"`weight` of `lazy` has no size yet"):
+        check_numbers(nn.LazyLinear(10), "lazy")
     wrong = {"1.running_mean": (net[1].running_mean, torch.nan), "0.weight": (net[0].weight, torch.inf)}
     for name, (tensor, number) in wrong.items():
         tensor.detach().view(-1)[0] = number
