@@ -207,6 +207,11 @@ def test_network_without_elements_at_an_end_is_refused(shapes):
         stretch.branch(module, "mi9", input_shape=shapes, dry_run=True)
 
 
+def test_operator_that_no_bundle_may_hold_is_refused_by_a_dry_run():
+    with pytest.raises(StretchError, match="no bundle holds `DFT`"):
+        stretch.branch(Around(lambda x: torch.fft.rfft2(x).abs()), "mi9", input_shape=IMAGE, dry_run=True)
+
+
 # Whatever a dry run accepts can be built.
 
 

@@ -19,6 +19,8 @@ from torch import nn
 
 from predictors.errors import MissingBackendError, StretchError, first_line, install_line, need
 from predictors.shapes import Shape
+from scheduler.formats.onnx.shapes import RULES
+from scheduler.formats.onnx.shapes.node import unsupported_reason
 from stretch.operators.formats.onnx import OPSET
 from stretch.operators.opaque.calls import Calls, CheckedCalls, type_of
 
@@ -161,3 +163,4 @@ def _check(nodes: Sequence[onnx.NodeProto]) -> None:
     for node in nodes:
         if node.domain not in ("", "ai.onnx") or any(attribute.HasField("g") for attribute in node.attribute):
             raise StretchError(f"it needs {node.op_type}, which runtimes for ONNX do not all have")
+        need(node.op_type in RULES, unsupported_reason(node.op_type))
