@@ -329,7 +329,7 @@ class PlanResult:
     @property
     def macs_ratio(self) -> float:
         """Multiply-accumulates over the original's, those that are repeated included."""
-        return self.run.macs / self.graph.macs
+        return self.run.macs / self.graph.macs if self.graph.macs else 1.0
 
     def stages_of(self, segment: Segment) -> list[Segment]:
         """The stages that lie in a segment; more than one where stages are merged."""
@@ -469,7 +469,7 @@ class PlanResult:
     def predicted(self) -> Predicted:
         """The times of the design and of its controls."""
         run, single, sequential = self.run, self.best_single, self.sequential
-        same_macs, ratio = (sequential.single, sequential.macs / self.graph.macs) if sequential else (None, None)
+        same_macs, ratio = (sequential.single, sequential.macs / (self.graph.macs or 1)) if sequential else (None, None)
         return Predicted(
             **msgspec.structs.asdict(self.certainty),
             **control_fields(single, same_macs, ratio),

@@ -212,6 +212,10 @@ def test_operator_that_no_bundle_may_hold_is_refused_by_a_dry_run():
         stretch.branch(Around(lambda x: torch.fft.rfft2(x).abs()), "mi9", input_shape=IMAGE, dry_run=True)
 
 
+def test_network_that_multiplies_nothing_is_planned():
+    assert stretch.branch(nn.MaxPool2d(2), "mi9", input_shape=IMAGE, dry_run=True).to_json()["macs_ratio"] == 1.0
+
+
 # Whatever a dry run accepts can be built.
 
 
