@@ -176,6 +176,12 @@ def test_file_without_the_name_of_a_function_suggests_those_that_it_has_and_is_n
     assert not (tmp_path / "ran").exists()
 
 
+def test_file_of_another_kind_is_no_unknown_name(tmp_path):
+    (tmp_path / "net.h5").touch()
+    with pytest.raises(UsageError, match=r"net\.h5` is no file"):
+        load_model(f"{tmp_path}/net.h5")
+
+
 CONTENT = b"weights" * 1000
 
 
