@@ -129,5 +129,5 @@ def print_failure(failure: StretchError, *, as_json: bool) -> None:
 def _usage_message(error: typer.TyperException) -> str:
     """Return the parser's message on a wrong command line, as one sentence."""
     text = error.format_message() if hasattr(error, "format_message") else str(error)
-    text = (text.splitlines() or ["the command line is not complete"])[0].rstrip(".").replace("Value error, ", "")
+    text = " ".join(text.split()).rstrip(".").replace("Value error, ", "") or "the command line is not complete"
     return text[0].lower() + text[1:]

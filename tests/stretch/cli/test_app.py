@@ -55,6 +55,7 @@ def test_version_is_printed_and_usage_errors_name_the_closest_verb_or_are_one_ob
     wrong = call(capsys, "verify", "bundle", "--json", "extra")
     assert (wrong.code, wrong.err, wrong.data["schema"], "extra" in wrong.data["error"]) == (2, "", 1, True)
     assert wrong.data["hint"]
+    assert "Choose from: devices, models," in call(capsys, "list").err
 
 
 def test_options_of_phones_and_boards_are_shown_where_they_are_asked_for(capsys):
