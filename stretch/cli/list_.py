@@ -13,6 +13,7 @@ from predictors.models.roofline import MEASURED, ORIGINS, Origin
 from predictors.shapes import InputShapes
 from stretch.api.parameters import InputShape, TrustCode
 from stretch.cli.output import Output
+from stretch.planning.messages import command_line
 from stretch.stages.abilities import StageAbilities, stage_abilities
 
 if TYPE_CHECKING:
@@ -125,7 +126,8 @@ def _list_devices(out: Output, device: str | None, details: bool) -> None:
 
     items = [_listed_device(load_device(name)) for name in (list_devices() if device is None else [device])]
     out.emit(
-        {"items": items}, lambda console: _print_devices(console, items) if device is None else _print_device(console, items[0], details)
+        {"items": items},
+        lambda console: _print_devices(console, items) if device is None else _print_device(console, items[0], device, details),
     )
 
 
@@ -145,7 +147,7 @@ def _print_devices(console: "Console", items: Sequence[ListedDevice]) -> None:
     console.print("`stretch list devices ID` shows one in detail; `--device` also accepts names of devices and chips, such as sm8750")
 
 
-def _print_device(console: "Console", item: ListedDevice, details: bool) -> None:
+def _print_device(console: "Console", item: ListedDevice, named: str, details: bool) -> None:
     from stretch.report.brief import SOURCES
     from stretch.report.fit import table
 
@@ -163,8 +165,8 @@ def _print_device(console: "Console", item: ListedDevice, details: bool) -> None
         console.print()
         for name, reason in item.left_out.items():
             console.print(f"Left out: {name}; {reason}", width=80)
-        console.print(f"Next: stretch advise MODEL --device {item.id}")
-        console.print(f"      stretch list devices {item.id} --details    where each number comes from")
+        console.print(f"Next: {command_line('advise', 'MODEL', '--device', named)}", soft_wrap=True)
+        console.print(f"      {command_line('list', 'devices', named, '--details')}    where each number comes from", soft_wrap=True)
         return
     for name, processor in item.processors.items():
         lines += ["", f"{name}: {', '.join(processor.precisions)} ({processor.default_precision} by default)"]

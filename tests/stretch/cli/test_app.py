@@ -78,6 +78,7 @@ def test_every_delegate_is_listed(succeeds):
 def test_one_device_tells_its_chip_processors_sources_and_what_is_left_out(succeeds):
     short, _ = succeeds("list", "devices", "s24")
     assert (len(short.splitlines()) <= 14, "measurements" in short) == (True, True)
+    assert "--device 'Galaxy S24'" in succeeds("list", "devices", "Galaxy S24")[0]
     text, profile = " ".join(succeeds("list", "devices", "s24", "--details")[0].split()), load_device("s24")
     said = ("SM8650", "npu: fp16, int8", "from a fit to measurements", "device s24", "gpu: left out; its times were never measured")
     assert [words for words in (*said, *profile.sources.values()) if " ".join(words.split()) not in text] == []
