@@ -164,7 +164,7 @@ def fold_batch_norms(graph: KernelGraph) -> None:
         if before is not None and before.op == "Conv" and graph.only_reader(before.output) is node and before.inputs[1] in graph.constants:
             weight = graph.constants[before.inputs[1]].astype(np.float64)
             bias = graph.constants[before.inputs[2]].astype(np.float64) if len(before.inputs) > 2 and before.inputs[2] else 0.0
-            folded = _constant(graph, f"{node.name}.folded_weight", weight * factor.reshape(-1, 1, 1, 1))
+            folded = _constant(graph, f"{node.name}.folded_weight", weight * factor.reshape(-1, *[1] * (weight.ndim - 1)))
             shifted = _constant(graph, f"{node.name}.folded_bias", bias * factor + offset)
             merge(graph, before, node, inputs=(before.inputs[0], folded, shifted))
         else:

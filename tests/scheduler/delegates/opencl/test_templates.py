@@ -121,12 +121,14 @@ def test_rows_that_are_a_view_are_read_by_every_window(tmp_path, window, blocked
         ([("Gemm", ["m", "g"], "y", {"alpha": 2.0})], "transA, alpha or beta"),
         ([("MatMul", ["m", "m2"], "y", {})], "is computed"),
         ([networks.conv("x", "y", "v", kernel_shape=[2, 2])], "`v` is computed"),
+        ([networks.conv("volume", "c", "w5"), ("BatchNormalization", ["c", *["g0"] * 4], "y", {})], "over images"),
     ],
 )
 def test_setting_that_no_kernel_computes_is_refused_with_the_reason(tmp_path, nodes, says):
     weights = {"s": np.array([1, 1, 2, 2], np.float32), "one": np.array([1]), "two": np.array([2]), "axis": np.array([3])}
-    weights["g"] = networks.numbers(5, 2)
-    path = networks.save(tmp_path / "m.onnx", nodes, {"x": (1, 3, 4, 4), "m": (2, 5), "m2": (5, 2), "v": (2, 3, 2, 2)}, ["y"], weights)
+    weights |= {"g": networks.numbers(5, 2), "g0": np.ones(3, np.float32), "w5": networks.numbers(3, 2, 3, 3, 3)}
+    inputs = {"x": (1, 3, 4, 4), "m": (2, 5), "m2": (5, 2), "v": (2, 3, 2, 2), "volume": (1, 2, 4, 4, 4)}
+    path = networks.save(tmp_path / "m.onnx", nodes, inputs, ["y"], weights)
     with pytest.raises(UnableError, match=says):
         networks.launches(path)
 
