@@ -136,9 +136,9 @@ def _picture(file: Path, shape: Sequence[int], preprocessing: Preprocessing) -> 
         raise MissingBackendError(
             "reading pictures needs Pillow, which is not installed", "`pip install pillow`, or give .npy arrays"
         ) from error
-    channels, height, width = shape[1:]
-    if channels != 3:
-        raise StretchError(f"{file} is a picture, and the model reads {channels} channels", "give .npy arrays with --images")
+    if len(shape) != 4 or shape[1] != 3:
+        raise StretchError(f"{file} is a picture, and the model reads {'×'.join(map(str, shape[1:]))}", "give .npy arrays with --images")
+    height, width = shape[2:]
     try:
         with warnings.catch_warnings():
             # of pictures half as large as those that are refused

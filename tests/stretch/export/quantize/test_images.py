@@ -93,8 +93,9 @@ def test_picture_of_less_or_of_other_channels_than_the_model_reads_is_refused(tm
     pytest.importorskip("PIL.Image").new("RGB", (50, 70)).save(tmp_path / "a.png")
     with pytest.raises(StretchError, match="is smaller than what the model reads, 32×32"):
         read_images(tmp_path / "a.png", (1, 3, 32, 32), Preprocessing((0, 0, 0), (1, 1, 1), 1.0, 20))
-    with pytest.raises(StretchError, match="reads 1 channels"):
-        load_images(tmp_path, (1, 1, 8, 8), 100)
+    for shape, words in (((1, 1, 8, 8), "reads 1×8×8"), ((1, 3, 900), "reads 3×900")):
+        with pytest.raises(StretchError, match=words):
+            load_images(tmp_path, shape, 100)
 
 
 def test_pictures_are_turned_as_their_camera_says(tmp_path):
