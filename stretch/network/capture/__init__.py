@@ -24,8 +24,8 @@ def capture(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3, 224, 2
 
     Raises:
         UsageError: If the network rejects inputs of these shapes, or has others.
-        StretchError: If it can neither be traced nor exported; says why tracing refused it, and where tracing gives no hint why
-            torch does not export it, or names the operator that is not captured of what torch exports.
+        StretchError: If it can neither be traced nor exported; says why tracing refused it, and in the hint what to give instead,
+            or the operator that is not captured of the network that torch exports.
     """
     arguments = Inputs.of(input_shape, module)
     try:
@@ -47,4 +47,6 @@ def capture(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3, 224, 2
         if isinstance(refused, TraceFailure) and not isinstance(error, ExportFailure):
             # the cause of tracing's failure may lie within the operator that is refused here
             raise StretchError(error.message, error.hint or "give the network without that operator as `module:factory`") from error
-        raise StretchError(refused.message, refused.hint or f"torch.export does not take it either: {error.message}") from error
+        # torch's own reasons are long and seldom help
+        hint = refused.hint if isinstance(error, ExportFailure) else None
+        raise StretchError(refused.message, hint or f"torch.export does not take it either: {error.message}") from error
