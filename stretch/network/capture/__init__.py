@@ -24,7 +24,7 @@ def capture(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3, 224, 2
 
     Raises:
         UsageError: If the network rejects inputs of these shapes, or has others.
-        StretchError: If it can neither be traced nor exported; says why tracing refused it, and in the hint what to give instead,
+        StretchError: If it can neither be traced nor exported; says why tracing refused it, and in the hint an alternative,
             or the operator that is not captured of the network that torch exports.
     """
     arguments = Inputs.of(input_shape, module)
