@@ -4,7 +4,6 @@
 turns, on the CPU; `python -m experiments.real_networks.learned_ranges record FILE…` makes the rows a record.
 """
 
-import argparse
 import json
 import math
 import sys
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.gpu import facts, origin
-from experiments.real_networks.more_images import ALL, rounded_agreement
+from experiments.real_networks.more_images import ALL, command_parser, rounded_agreement
 from experiments.real_networks.run import HELD_BACK
 from experiments.records import Row, write_record
 
@@ -26,7 +25,7 @@ HERE = Path(__file__).parent
 SIDE, IMAGES, BATCH, RATE, SCALE_RATE, RISE = 128, 300, 32, 5e-5, 3e-3, 0.1
 
 
-def learn_ranges(network: "RoundedModel") -> list["torch.Tensor"]:
+def learn_ranges(network: "RoundedModel") -> "torch.Tensor":
     """Make the scales of a rounded network's tensors learn; return their logarithms."""
     import torch
 
@@ -48,7 +47,7 @@ def learn_ranges(network: "RoundedModel") -> list["torch.Tensor"]:
         return network._branches[name].run(x, network._reads[name], rounded)
 
     network.branch = branch
-    return [logarithms]
+    return logarithms
 
 
 def trained(name: str, learned: bool, steps: int, seed: int, weights: Path, images: Path) -> Row:
@@ -73,7 +72,7 @@ def trained(name: str, learned: bool, steps: int, seed: int, weights: Path, imag
     row: Row = {"network": name, "learned": learned, "seed": seed, "steps": steps}
     row |= {f"start_{key}": value for key, value in rounded_agreement(network.captured, rounded, divided.held_back).items()}
     groups = [{"params": list(model.parameters()), "lr": RATE}]
-    groups += [{"params": learn_ranges(rounded), "lr": SCALE_RATE}] if learned else []
+    groups += [{"params": [learn_ranges(rounded)], "lr": SCALE_RATE}] if learned else []
     adam, views = torch.optim.Adam(groups), Views(fitted, seed)
     rate = torch.optim.lr_scheduler.LambdaLR(
         adam, lambda step: min((step + 1) / (RISE * steps), (1 + math.cos(math.pi * step / steps)) / 2)
@@ -91,15 +90,10 @@ def trained(name: str, learned: bool, steps: int, seed: int, weights: Path, imag
 
 def main() -> None:
     """Measure, or make a record."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["measure", "record"])
-    parser.add_argument("files", type=Path, nargs="*", help="for record: files that measure wrote")
-    parser.add_argument("--weights", type=Path, help="folder of weights")
-    parser.add_argument("--images", type=Path, help="folder of photographs")
+    parser = command_parser(__doc__)
     parser.add_argument("--networks", nargs="*", default=["mobilenet_v2", "efficientnet_lite0"])
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--out", type=Path, help="for measure: file of the rows")
     options = parser.parse_args()
     if options.what == "measure":
         about, rows = facts(), list[Row]()

@@ -202,17 +202,23 @@ def record(files: Sequence[Path], name: str) -> None:
     )
 
 
-def main() -> None:
-    """Measure, or make a record."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def command_parser(description: str | None) -> argparse.ArgumentParser:
+    """The arguments of a script that measures into a file and makes a record of such files."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("what", choices=["measure", "record"])
     parser.add_argument("files", type=Path, nargs="*", help="for record: what measure wrote")
     parser.add_argument("--weights", type=Path, help="folder of weights")
     parser.add_argument("--images", type=Path, help="folder of photographs")
+    parser.add_argument("--out", type=Path, help="for measure: file of the numbers")
+    return parser
+
+
+def main() -> None:
+    """Measure, or make a record."""
+    parser = command_parser(__doc__)
     parser.add_argument("--trial", action="append", default=[], help="network,design,photographs,synthetic,steps[,seed[,rounded]]; repeat")
     parser.add_argument("--side-by-side", type=int, default=4, help="trials at a time")
     parser.add_argument("--name", default="more_images", help="for record: the record's name")
-    parser.add_argument("--out", type=Path, help="for measure: file of the numbers")
     options = parser.parse_args()
     if options.what == "record":
         record(options.files, options.name)

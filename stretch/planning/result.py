@@ -469,7 +469,7 @@ class PlanResult:
     def predicted(self) -> Predicted:
         """The times of the design and of its controls."""
         run, single, sequential = self.run, self.best_single, self.sequential
-        same_macs, ratio = (sequential.single, sequential.macs / (self.graph.macs or 1)) if sequential else (None, None)
+        same_macs, ratio = (sequential.single, self._over_original(sequential.macs)) if sequential else (None, None)
         return Predicted(
             **msgspec.structs.asdict(self.certainty),
             **control_fields(single, same_macs, ratio),
@@ -503,7 +503,11 @@ class PlanResult:
     @property
     def repeated(self) -> float:
         """Multiply-accumulates that bands of rows and branches of channels do twice, over the original's."""
-        return self.run.repeated_macs / self.graph.macs if self.graph.macs else 0.0
+        return self._over_original(self.run.repeated_macs)
+
+    def _over_original(self, macs: int) -> float:
+        """Multiply-accumulates over the original's; 0 where the original has none."""
+        return macs / (self.graph.macs or 1)
 
     def to_json(self) -> dict[str, Any]:
         """The planner's keys of `stretch branch --json`."""
@@ -516,7 +520,7 @@ class PlanResult:
                 "params": self.params,  # learned numbers
                 "exact": self.exact,  # in fp32; `rounding` has the planned precisions that round beyond it
                 "rounding": self.rounding,
-                "halo": self.run.halo_macs / self.graph.macs if self.graph.macs else 0.0,  # computed twice by bands of rows
+                "halo": self._over_original(self.run.halo_macs),  # computed twice by bands of rows
                 "halo_ms": self.run.halo_ms,  # summed over processors
                 "repeated": self.repeated,  # by bands of rows and by branches of channels
                 "macs_ratio": self.macs_ratio,

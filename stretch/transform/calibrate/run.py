@@ -111,19 +111,20 @@ class NetworkFit:
     choices: ChoiceSettings
 
     @cached_property
-    def _parts(self) -> list[tuple[SegmentDesign, SegmentDesign, Segment]]:
-        """Each segment of the design, the same in one piece, and the original's.
+    def _parts(self) -> list[tuple[SegmentDesign, SegmentDesign, Segment, list[InheritedChannels]]]:
+        """Each segment of the design, the same in one piece, the original's, and the channels that its branches inherit.
 
         Bands of rows and branches of channels share their weights: the segment in one piece is fitted.
         """
-        pieces, segments = undivided(self.model.design).segments, design_segments(self.captured.graph, self.model.design)
-        return list(zip(self.model.design.segments, pieces, segments, strict=True))
+        design, pieces = self.model.design, undivided(self.model.design)
+        segments, families = design_segments(self.captured.graph, design), inherited_channels(self.captured, pieces)
+        return list(zip(design.segments, pieces.segments, segments, families, strict=True))
 
     @property
     def lacks_blocks_alone(self) -> bool:
         """Whether the network is the original but for blocks that it does without."""
-        return any(part.missing for _, part, _ in self._parts) and all(
-            _is_original(part, segment, part.missing) or _computes_the_same(placed, part) for placed, part, segment in self._parts
+        return any(part.missing for _, part, _, _ in self._parts) and all(
+            _is_original(part, segment, part.missing) or _computes_the_same(placed, part) for placed, part, segment, _ in self._parts
         )
 
     def fit_segments(self, near: bool) -> tuple[list[SegmentError], float]:
@@ -134,8 +135,7 @@ class NetworkFit:
         """
         model, captured, arriving, errors = self.model, self.captured, self.arriving, []
         original_inputs = arriving
-        families = inherited_channels(captured, undivided(model.design))
-        for (placed, part, segment), family in zip(self._parts, families, strict=True):
+        for placed, part, segment, family in self._parts:
             original_branch, branched = self.original.branch(part.name, "cpu"), model.get_submodule(placed.name)
             same = arriving is original_inputs
             if ((near or same) and _is_original(part, segment)) or _computes_the_same(placed, part):
