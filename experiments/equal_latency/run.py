@@ -35,11 +35,10 @@ RESULTS = RECORD.with_name("h200.json")
 #: Contenders and speeds in the order of importance: of each group all seeds are trained before the next begins.
 ORDER = (
     (("parent", "branches", "shallower"), (1.5, 1.0, 1.25)),
-    (("whole width", *IDEAS), (1.5,)),
-    (("narrower",), (1.5, 1.25)),
-    (("shallower and narrower",), (1.5, 1.25)),
-    (("stage-wise", "pruned"), (1.5, 1.25)),
+    (("narrower", "shallower and narrower", "stage-wise"), (1.5, 1.25)),
+    (("pruned",), (1.5, 1.25)),
     (("branches", "stage-wise", "shallower", "narrower", "shallower and narrower", "pruned"), (1.8,)),
+    (("whole width", *IDEAS), (1.5,)),
 )
 
 
