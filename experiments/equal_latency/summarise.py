@@ -195,10 +195,10 @@ def main() -> int:
             f"error: {options.folder} has finished runs of {sorted(epochs) or 'no'} epochs, a record has those of one number\n"
         )
         return 2
-    # each run is in the record, so that later ones add to it
+    # each run stays in the record: originals are trained again for the pruned networks, which start from their weights
     (trained_for,), recipe = epochs, runs[0]["recipe"]
     known = recorded(options.out, trained_for, recipe["batch"])
-    every = dict(sorted((known | {(run["key"], run["seed"]): round(100 * run["accuracy"], 2) for run in runs}).items()))
+    every = dict(sorted(({(run["key"], run["seed"]): round(100 * run["accuracy"], 2) for run in runs} | known).items()))
     networks = read_record(options.networks)
     rows = networks.tables["networks"]
     values, ms = accuracies(rows, every), {str(row["network"]): row["predicted ms"] for row in rows}
