@@ -10,13 +10,13 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from experiments.equal_latency.ideas import IDEAS, designed, with_idea
-from experiments.records import Row, write_record
+from experiments.records import Row, read_record, write_record
 from predictors.devices import load_device
 from predictors.errors import InfeasibleError
 from predictors.graph import OpGraph
@@ -27,14 +27,32 @@ from stretch.planning.design.scale import resolve_design, scaled_graph
 from stretch.planning.plan import plan
 from stretch.planning.result import PlanResult, ranked_singles
 
+if TYPE_CHECKING:
+    from torch import nn
+
 #: Blocks and channels of the stages of a plain network.
 Shape = tuple[tuple[int, ...], tuple[int, ...]]
 
 HERE = Path(__file__).parent
 RECORD = HERE / "results" / "networks.json"
-#: Blocks a stage of the originals, which are the ResNets for CIFAR of He et al. 2016.
-PARENTS = {"resnet20": 3, "resnet32": 5, "resnet56": 9}
-WIDTHS = (16, 32, 64)
+
+
+@dataclass(frozen=True)
+class Parent:
+    """An original."""
+
+    model: str  # As `load_model` takes it.
+    depths: tuple[int, ...]  # Blocks of the stages between stem and head.
+    widths: tuple[int, ...] = (16, 32, 64)  # Channels of these stages.
+    stem: int = 16  # Channels of the stem, which shrinks with the first stage.
+    step: int = 4  # Channels of smaller networks are multiples of it.
+
+
+#: ResNets for CIFAR (He et al. 2016), and two networks of their size.
+PARENTS = {f"resnet{6 * blocks + 2}": Parent(f"resnet{6 * blocks + 2}_cifar10", (blocks,) * 3) for blocks in (3, 5, 9)} | {
+    "mobilenetv2": Parent(f"{HERE / 'parents.py'}:mobilenetv2", (2, 3, 4, 3, 3), (24, 32, 64, 96, 160), stem=32, step=8),
+    "regnetx": Parent(f"{HERE / 'parents.py'}:regnetx", (3, 5, 7), (32, 64, 128), stem=32, step=16),
+}
 PROFILES = ("mi9-release", "pixel6")
 SPEEDS = (1.25, 1.5, 1.8)
 #: Height and width of the images that latency is predicted for, and of those trained on.
@@ -43,8 +61,8 @@ SIZE, TRAINED = 512, 32
 SIZES = (TRAINED, 128, 256, SIZE)
 #: Share of the latency asked for that plain networks may stay below it.
 NEAR = 0.03
-#: Widths of stages are multiples of it, and their ratios to the original's this far apart at most.
-STEP, APART = 4, 0.26
+#: How far apart the stages' ratios of width to the original's may be.
+APART = 0.26
 #: Fewest multiply-accumulates of branches over the original's: from many to few, the first that is fast enough is taken.
 MACS = tuple(round(1.8 - 0.01 * number, 2) for number in range(140))
 #: Exchanges may take any share of a segment, as the planner allows where nothing else is faster than one processor.
@@ -55,20 +73,28 @@ TRIED, CHANGED = 1.5, ("resnet20", "resnet32")
 WHOLE_WIDTH = {"min_width": 1.0, "min_depth": 0.1}
 
 
+def module_of(parent: str) -> "nn.Module":
+    """An original, untrained."""
+    from stretch.network.models.load import load_model
+
+    return load_model(PARENTS[parent].model, trust_code=True, weights="none").module
+
+
 @cache
 def graph_of(parent: str, size: int) -> OpGraph:
     """An original as operators, for one image of so many pixels a side."""
     from stretch.network.capture import capture
-    from stretch.network.models.load import load_model
 
-    return capture(load_model(f"{parent}_cifar10", weights="none").module, (1, 3, size, size), parent).graph
+    return capture(module_of(parent), (1, 3, size, size), parent).graph
 
 
 def plain(graph: OpGraph, depths: Sequence[int], widths: Sequence[int]) -> BranchDesign:
-    """An original with so many blocks and channels in each of its three stages, as a design of one branch."""
-    shapes = {"stem": (None, widths[0])} | {f"s{number}": shape for number, shape in enumerate(zip(depths, widths, strict=True), 1)}
+    """An original with so many blocks and channels in each of its stages, as a design of one branch."""
+    parent = PARENTS[graph.name]
+    stem = -(-parent.stem * widths[0] // parent.widths[0] // parent.step) * parent.step
+    shapes = {"stem": (None, stem)} | {f"s{number}": shape for number, shape in enumerate(zip(depths, widths, strict=True), 1)}
     parts = [SegmentDraft(name=name, branches=[BranchDraft("cpu", depth, width)]) for name, (depth, width) in shapes.items()]
-    return resolve_design(DesignDraft(model=graph.name, segments=parts), graph, "any", {"cpu": STEP}, "cpu")
+    return resolve_design(DesignDraft(model=graph.name, segments=parts), graph, "any", {"cpu": parent.step}, "cpu")
 
 
 def shallower(most: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
@@ -81,10 +107,10 @@ def shallower(most: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
     )
 
 
-def narrower() -> Iterator[tuple[int, ...]]:
+def narrower(most: tuple[int, ...], step: int) -> Iterator[tuple[int, ...]]:
     """Widths of stages that have lost about the same share."""
-    for widths in itertools.product(*(range(STEP, width + 1, STEP) for width in WIDTHS)):
-        ratios = [a / b for a, b in zip(widths, WIDTHS, strict=True)]
+    for widths in itertools.product(*(range(step, width + 1, step) for width in most)):
+        ratios = [a / b for a, b in zip(widths, most, strict=True)]
         if max(ratios) - min(ratios) < APART:
             yield widths
 
@@ -111,19 +137,19 @@ class Plain:
         _, _, (depths, widths) = max(near, key=lambda item: (round(item[1].macs / whole, 2), item[1].params))
         return {"depths": depths, "widths": widths}
 
-    def contenders(self, whole: tuple[int, ...], speed: float) -> dict[str, dict[str, Any]]:
-        """The original made shallower, narrower and both; and pruned, which has the shape of the narrower one."""
-        ms = self.look(whole, WIDTHS)[0] / speed
-        depths = list(shallower(whole))
+    def contenders(self, parent: Parent, speed: float) -> dict[str, dict[str, Any]]:
+        """The original made shallower, narrower and both; and a ResNet pruned, which has the shape of the narrower one."""
+        ms = self.look(parent.depths, parent.widths)[0] / speed
+        depths, widths = list(shallower(parent.depths)), list(narrower(parent.widths, parent.step))
         # half of the speed-up by depth, the rest by width
-        halfway = min(depths, key=lambda some: abs(self.look(some, WIDTHS)[0] - ms * speed**0.5))
-        narrow = self.largest(((whole, widths) for widths in narrower()), ms)
-        return {
-            "shallower": self.largest(((some, WIDTHS) for some in depths), ms),
+        halfway = min(depths, key=lambda some: abs(self.look(some, parent.widths)[0] - ms * speed**0.5))
+        narrow = self.largest(((parent.depths, some) for some in widths), ms)
+        made = {
+            "shallower": self.largest(((some, parent.widths) for some in depths), ms),
             "narrower": narrow,
-            "shallower and narrower": self.largest(((halfway, widths) for widths in narrower()), ms),
-            "pruned": narrow | {"pruned": True},
+            "shallower and narrower": self.largest(((halfway, some) for some in widths), ms),
         }
+        return made | ({"pruned": narrow | {"pruned": True}} if parent.model.startswith("resnet") else {})
 
 
 def branched(graph: OpGraph, profile: str, ms: float, options: dict[str, Any]) -> PlanResult | None:
@@ -156,7 +182,7 @@ def written(built: Any) -> str:
 
 def whole(parent: str) -> str:
     """The same of an original."""
-    return written({"depths": (PARENTS[parent],) * len(WIDTHS), "widths": WIDTHS})
+    return written({"depths": PARENTS[parent].depths, "widths": PARENTS[parent].widths})
 
 
 def row(graph: OpGraph, where: tuple[str, str, float], contender: str, ms: float, single: float, made: OpGraph, built: str) -> Row:
@@ -197,7 +223,7 @@ def rows_of(graph: OpGraph, parent: str, profile: str) -> tuple[list[Row], list[
                 design = designed(changed)
                 made, ms = scaled_graph(graph, design), timeline(graph, design, planned.costs).makespan_ms
                 rows.append(row(graph, (parent, profile, speed), idea, ms, single, made, changed))
-        for contender, shape in others.contenders((PARENTS[parent],) * len(WIDTHS), speed).items():
+        for contender, shape in others.contenders(PARENTS[parent], speed).items():
             ms, made = others.look(shape["depths"], shape["widths"])
             rows.append(row(graph, (parent, profile, speed), contender, ms, single, made, written(shape)))
     return rows, recommended
@@ -212,20 +238,23 @@ def size_row(parent: str, profile: str, size: int) -> Row:
 
 
 def main() -> int:
-    """Make the record."""
+    """Make the record; rows of originals that are not asked for stay, as networks of those rows may be trained already."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=RECORD)
+    parser.add_argument("--parents", nargs="+", choices=PARENTS, default=list(PARENTS))
     options = parser.parse_args()
     load = os.getloadavg()[0]
-    pairs = [rows_of(graph_of(parent, SIZE), parent, profile) for parent in PARENTS for profile in PROFILES]
+    kept = read_record(options.out).tables if options.out.exists() else {}
+    pairs = [rows_of(graph_of(parent, SIZE), parent, profile) for parent in options.parents for profile in PROFILES]
     networks, recommended = ([item for rows in side for item in rows] for side in zip(*pairs, strict=True))
+    sizes = [size_row(*case) for case in itertools.product(options.parents, PROFILES, SIZES)]
+    made = {"networks": networks, "recommended": recommended, "sizes": sizes}
+    others = {
+        name: [row for row in rows if str(row["network"]).replace(",", "").split()[0] not in options.parents] for name, rows in kept.items()
+    }
     write_record(
         options.out,
-        {
-            "networks": networks,
-            "recommended": recommended,
-            "sizes": [size_row(*case) for case in itertools.product(PARENTS, PROFILES, SIZES)],
-        },
+        {name: others.get(name, []) + rows for name, rows in made.items()},
         source="predicted",
         command="python -m experiments.equal_latency.networks",
         runs=None,

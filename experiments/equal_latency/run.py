@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.equal_latency.ideas import IDEAS, change, designed
-from experiments.equal_latency.networks import RECORD, TRAINED, WIDTHS, graph_of, plain, whole
+from experiments.equal_latency.networks import PARENTS, RECORD, SPEEDS, TRAINED, graph_of, module_of, plain, whole
 from experiments.records import Row, read_record
 
 if TYPE_CHECKING:
@@ -32,13 +32,19 @@ WARMUP, EVALUATE = 0.1, 5
 SEEDS = (0, 1, 2)
 #: The record of finished runs, which are not made again.
 RESULTS = RECORD.with_name("h200.json")
-#: Contenders and speeds in the order of importance: of each group all seeds are trained before the next begins.
+#: Plain networks, of which the best counts.
+PLAIN = ("shallower", "narrower", "shallower and narrower")
+RESNETS = [name for name in PARENTS if name.startswith("resnet")]
+OTHERS = [name for name in PARENTS if name not in RESNETS]
+#: Contenders, speeds and originals in the order of importance: of each group all seeds are trained before the next begins.
 ORDER = (
-    (("parent", "branches", "shallower"), (1.5, 1.0, 1.25)),
-    (("narrower", "shallower and narrower", "stage-wise"), (1.5, 1.25)),
-    (("pruned",), (1.5, 1.25)),
-    (("branches", "stage-wise", "shallower", "narrower", "shallower and narrower", "pruned"), (1.8,)),
-    (("whole width", *IDEAS), (1.5,)),
+    (("parent", "branches", "shallower"), (1.5, 1.0, 1.25), RESNETS),
+    ((*PLAIN, "stage-wise"), (1.5, 1.25), RESNETS),
+    (("parent", "branches", "shallower"), (1.5, 1.0, 1.25), OTHERS),
+    (("pruned",), (1.5, 1.25), RESNETS),
+    (("branches", "stage-wise", *PLAIN, "pruned"), (1.8,), RESNETS),
+    (("whole width", *IDEAS), (1.5,), RESNETS),
+    (("branches", "stage-wise", *PLAIN), SPEEDS, OTHERS),
 )
 
 
@@ -77,9 +83,10 @@ class Job:
 def jobs_of(rows: Sequence[Row], epochs: int, batch: int, only: str = "") -> list[Job]:
     """All jobs, the most important first; `only` is a part of the names of their networks."""
     result: dict[Job, None] = {}
-    for contenders, speeds in ORDER:
+    for contenders, speeds, parents in ORDER:
         for seed, speed, row in itertools.product(SEEDS, speeds, rows):
-            if row["contender"] in contenders and row["speed"] == speed and only in str(row["network"]):
+            here = row["contender"] in contenders and row["parent"] in parents
+            if here and row["speed"] == speed and only in str(row["network"]):
                 result[Job(str(row["parent"]), str(row["built"]), seed, epochs, batch)] = None
     return list(result)
 
@@ -99,7 +106,6 @@ def recipe_note(epochs: int, batch: int) -> str:
 
 def network(job: Job, out: Path) -> "nn.Module":
     """The untrained network of a job; of a pruned one the trained original without some of its channels."""
-    from stretch.network.models.load import load_model
     from stretch.train.prepare import initialise
     from stretch.transform.model import BranchedModel
 
@@ -107,7 +113,7 @@ def network(job: Job, out: Path) -> "nn.Module":
     if job.teacher is not None:
         return pruned(job.teacher, tuple(built["widths"]), out)
     if job.built == whole(job.parent):
-        return initialise(load_model(f"{job.parent}_cifar10", weights="none").module)
+        return initialise(module_of(job.parent))
     graph = graph_of(job.parent, TRAINED)
     model = initialise(BranchedModel(graph, plain(graph, **built) if "widths" in built else designed(job.built)))
     return change(model, built["idea"]) if "idea" in built else model
@@ -119,12 +125,10 @@ def pruned(teacher: Job, widths: tuple[int, ...], out: Path) -> "nn.Module":
     import torch_pruning
     from safetensors.torch import load_file
 
-    from stretch.network.models.load import load_model
-
-    module: Any = load_model(f"{teacher.parent}_cifar10", weights="none").module
+    module: Any = module_of(teacher.parent)
     weights = load_file(teacher.file(out, "safetensors"))
     module.load_state_dict({name: value.float() if value.is_floating_point() else value for name, value in weights.items()})
-    shares = [1 - width / all_of_it for width, all_of_it in zip(widths, WIDTHS, strict=True)]
+    shares = [1 - width / all_of_it for width, all_of_it in zip(widths, PARENTS[teacher.parent].widths, strict=True)]
     stages = ((module.conv1, shares[0]), *zip(module.stages, shares, strict=True))
     ratios = {layer: share for stage, share in stages for layer in stage.modules() if isinstance(layer, torch.nn.Conv2d)}
     norms, image = torch_pruning.importance.MagnitudeImportance(p=2), torch.zeros(1, 3, TRAINED, TRAINED)
@@ -236,8 +240,9 @@ def main() -> int:
         stale.unlink()
     jobs = jobs_of(read_record(options.networks).tables["networks"], options.epochs, options.batch, options.only)
     known = recorded(RESULTS, options.epochs, options.batch)
-    # originals are trained again, as pruned networks start from their weights
-    wanted = (job for job in jobs if (job.key, job.seed) not in known or job.built == whole(job.parent))
+    new = (job for job in jobs if (job.key, job.seed) not in known)
+    # pruned networks start from the weights of originals, which are then trained again
+    wanted = dict.fromkeys(job for wanted in new for job in (wanted.teacher, wanted) if job is not None)
     waiting = [job for job in wanted if not job.finished(options.out)]
     context = multiprocessing.get_context("spawn")
     words = (waiting, options.data, options.out, options.images, start + options.seconds)

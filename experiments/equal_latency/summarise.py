@@ -13,13 +13,13 @@ from scipy import stats
 
 from experiments.equal_latency.ideas import IDEAS
 from experiments.equal_latency.networks import PARENTS, PROFILES, RECORD, SPEEDS, TRIED
-from experiments.equal_latency.run import RESULTS, SEEDS, Job, recipe_note, recorded
+from experiments.equal_latency.run import PLAIN, RESULTS, SEEDS, Job, recipe_note, recorded
 from experiments.gpu import origin
 from experiments.records import About, Facts, Row, read_record, write_record
 from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER
 
-#: Plain networks, of which the best counts, and the networks that are compared with them.
-PLAIN, OTHERS = ("shallower", "narrower", "shallower and narrower"), ("stage-wise", "pruned")
+#: Networks that are compared with the best of the plain ones.
+OTHERS = ("stage-wise", "pruned")
 #: Marks of the networks in the picture: as `experiments.paper.chart` fills points, with a line or without.
 SERIES = {"branches": ("full", "-"), "best plain": ("none", "--"), "half resolution": ("left", ""), "pruned": ("top", "")}
 
@@ -150,10 +150,11 @@ def draw(rows: Sequence[Row], differences: Sequence[Row]) -> str:
 
     from experiments.paper.chart import COLOURS, WIDTH, as_svg, handle, legend, marked
 
-    figure = Figure(figsize=(WIDTH, 2.6 * len(PARENTS) + 0.8), layout="constrained")
-    panels = figure.subplots(len(PARENTS), len(PROFILES), squeeze=False)
+    parents = [parent for parent in PARENTS if any(row["parent"] == parent for row in rows)]
+    figure = Figure(figsize=(WIDTH, 2.6 * len(parents) + 0.8), layout="constrained")
+    panels = figure.subplots(len(parents), len(PROFILES), squeeze=False)
     best = {str(row["network"]): str(row["which plain"]) for row in differences}
-    for axes, (parent, profile) in zip(panels.flat, product(PARENTS, PROFILES), strict=True):
+    for axes, (parent, profile) in zip(panels.flat, product(parents, PROFILES), strict=True):
         here = {
             (float(row["speed"] or 0), str(row["contender"])): row for row in rows if (row["parent"], row["profile"]) == (parent, profile)
         }
