@@ -44,7 +44,7 @@ ORDER = (
     (("pruned",), (1.5, 1.25), RESNETS),
     (("branches", "stage-wise", *PLAIN, "pruned"), (1.8,), RESNETS),
     (("whole width", *IDEAS), (1.5,), RESNETS),
-    (("branches", "stage-wise", *PLAIN), SPEEDS, OTHERS),
+    (("branches", "stage-wise", *PLAIN, "whole width"), SPEEDS, OTHERS),
 )
 
 

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("torch")
 
 from experiments.equal_latency.networks import RECORD, whole
-from experiments.equal_latency.run import SEEDS, Job, claim, jobs_of
+from experiments.equal_latency.run import OTHERS, RESNETS, SEEDS, Job, claim, jobs_of
 from experiments.equal_latency.summarise import difference_row, interval
 from experiments.records import read_record
 
@@ -24,8 +24,10 @@ def test_no_network_takes_longer_than_its_speed_allows():
 def test_queue_trains_each_network_once_a_seed_and_a_seed_of_all_before_the_next():
     jobs = jobs_of(ROWS, 20, 512)
     assert (len(set(jobs)), {job.built for job in jobs}) == (len(jobs), {row["built"] for row in ROWS})
-    first = [job.seed for job in jobs if job.built == whole(job.parent)]
-    assert (first, set(first)) == (sorted(first), set(SEEDS))
+    assert jobs[0].parent in RESNETS
+    for group in (RESNETS, OTHERS):
+        first = [job.seed for job in jobs if job.parent in group and job.built == whole(job.parent)]
+        assert (first, set(first)) == (sorted(first), set(SEEDS))
 
 
 def test_claimed_job_is_given_to_nobody_else_and_pruned_one_waits_for_its_original(tmp_path):
