@@ -12,30 +12,41 @@ from stretch.planning.design.branch_design import BranchDesign
 from stretch.transform.model import BranchedModel, BranchedSegment
 
 #: Each idea changes the design of the planner's branches, or the network that is built from it.
-IDEAS = ("wider view", "half resolution", "gated join")
+IDEAS = ("wider view", "half resolution", "gated join", "normalised join")
 #: Channels of a gate over the channels that it weighs.
 REDUCED = 4
 
 
-class GatedJoin(nn.Module):
-    """A join whose channels are weighed by factors that depend on all of them (squeeze and excitation, Hu et al. 2018).
+class Gate(nn.Module):
+    """Factors of channels that depend on all of them (squeeze and excitation, Hu et al. 2018).
 
     Args:
-        channels: Of the joined tensor.
+        channels: Of the tensor.
     """
 
-    def __init__(self, join: nn.Module, channels: int) -> None:
+    def __init__(self, channels: int) -> None:
         super().__init__()
-        self.join = join
         self.gate = nn.Sequential(nn.Linear(channels, channels // REDUCED), nn.ReLU(), nn.Linear(channels // REDUCED, channels))
         nn.init.zeros_(self.gate[2].weight)
         nn.init.zeros_(self.gate[2].bias)
 
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Weigh the channels of a tensor of (n, channels, height, width)."""
+        weights = 2 * self.gate(x.mean((2, 3))).sigmoid()
+        return x * weights[:, :, None, None]
+
+
+class ChangedJoin(nn.Module):
+    """A join and a layer behind it."""
+
+    def __init__(self, join: nn.Module, layer: nn.Module) -> None:
+        super().__init__()
+        self.join, self.layer = join, layer
+
     def forward(self, *branches: torch.Tensor) -> torch.Tensor:
         """Join tensors of (n, channels of the branch, height, width)."""
-        joined: torch.Tensor = self.join(*branches)
-        weights = 2 * self.gate(joined.mean((2, 3))).sigmoid()
-        return joined * weights[:, :, None, None]
+        result: torch.Tensor = self.layer(self.join(*branches))
+        return result
 
 
 def with_idea(built: str, idea: str) -> str:
@@ -53,7 +64,7 @@ def joined(design: dict[str, Any]) -> dict[str, Any]:
 
 
 def designed(built: str) -> BranchDesign:
-    """The design of branches with or without an idea; dilation and gates are no part of it, and taken to need no time."""
+    """The design of branches with or without an idea; other ideas are no part of it, and taken to need no time."""
     design: dict[str, Any] = json.loads(built)
     if design.pop("idea", None) == "half resolution":
         joined(design)["branches"][-1]["rewrites"] = [HALF_RESOLUTION]
@@ -61,15 +72,18 @@ def designed(built: str) -> BranchDesign:
 
 
 def change(model: BranchedModel, idea: str) -> BranchedModel:
-    """Give a network the idea in its last branched segment, where its design does not have it."""
-    part = [part for part in model.design.segments if len(part.branches) > 1][-1]
-    segment = model.get_submodule(part.name)
-    assert isinstance(segment, BranchedSegment)
-    last = segment.get_submodule(segment.order[-1])
-    if idea == "wider view":
-        for layer in last.modules():
-            if isinstance(layer, nn.Conv2d) and layer.kernel_size == (3, 3):
-                layer.dilation = layer.padding = (2, 2)
-    elif idea == "gated join":
-        segment.join = GatedJoin(segment.join, sum(branch.partition for branch in part.branches))
+    """Give a network the idea where its design does not have it: in every join, or in the last segment that branches."""
+    parts = [part for part in model.design.segments if len(part.branches) > 1]
+    for part in parts if idea == "normalised join" else parts[-1:]:
+        segment = model.get_submodule(part.name)
+        assert isinstance(segment, BranchedSegment)
+        channels = sum(branch.partition for branch in part.branches)
+        if idea == "wider view":
+            for layer in segment.get_submodule(segment.order[-1]).modules():
+                if isinstance(layer, nn.Conv2d) and layer.kernel_size == (3, 3):
+                    layer.dilation = layer.padding = (2, 2)
+        elif idea == "gated join":
+            segment.join = ChangedJoin(segment.join, Gate(channels))
+        elif idea == "normalised join":
+            segment.join = ChangedJoin(segment.join, nn.BatchNorm2d(channels))
     return model

@@ -40,6 +40,7 @@ OTHERS = [name for name in PARENTS if name not in RESNETS]
 ORDER = (
     (("parent", "branches", "shallower"), (1.5, 1.0, 1.25), RESNETS),
     ((*PLAIN, "stage-wise"), (1.5, 1.25), RESNETS),
+    (("normalised join",), (1.5, 1.25), RESNETS),
     (("parent", "branches", "shallower"), (1.5, 1.0, 1.25), OTHERS),
     (("pruned",), (1.5, 1.25), RESNETS),
     (("branches", "stage-wise", *PLAIN, "pruned"), (1.8,), RESNETS),

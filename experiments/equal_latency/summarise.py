@@ -115,10 +115,10 @@ def mean_rows(values: dict[str, list[float]]) -> list[Row]:
 
 
 def idea_rows(values: dict[str, list[float]]) -> list[Row]:
-    """Each idea against the planner's branches and the best plain network, at the speed at which ideas are tried."""
+    """Each idea against the planner's branches and the best plain network."""
     rows: list[Row] = []
-    for parent, profile, idea in product(PARENTS, PROFILES, ("whole width", *IDEAS)):
-        start = f"{parent} {profile} {TRIED:g}"
+    for parent, profile, speed, idea in product(PARENTS, PROFILES, SPEEDS, ("whole width", *IDEAS)):
+        start = f"{parent} {profile} {speed:g}"
         tried, plain = values.get(f"{start} {idea}"), best_plain(values, start)
         if tried is None or plain is None:
             continue
@@ -132,7 +132,7 @@ def idea_rows(values: dict[str, list[float]]) -> list[Row]:
 
 
 def idea_means(rows: Sequence[Row]) -> list[Row]:
-    """Gains of each idea, means over its originals and devices."""
+    """Gains of each idea at the speed at which all are tried, means over its originals and devices."""
     means: list[Row] = []
     for idea in ("whole width", *IDEAS):
         here = [row for row in rows if str(row["network"]).endswith(f" {TRIED:g} {idea}")]
