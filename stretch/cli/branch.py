@@ -9,7 +9,7 @@ import typer
 
 from stretch.api.main_job import BranchOptions
 from stretch.api.main_job import branch as branch_model
-from stretch.api.parameters import AdvancedOption, Device, Model
+from stretch.api.parameters import AdvancedOption, Device, Model, input_words
 from stretch.cli.interrupt import WRITER_GRACE_S
 from stretch.cli.output import COMMAND_LINE, Output
 from stretch.cli.pages import Html
@@ -64,14 +64,14 @@ def branch(out: Output, model: Model, device: Device, config: Plan, options: Bra
 
     from stretch.report.plan import plan_page
 
-    following = _following(result, model, trust_code=options.trust_code)
+    following = _following(result, model, options)
     drawn = roofline if files.html else None
     out.show(result, lambda built: plan_page(planned, built, roofline=drawn, following=following), files.html, result.to_json())
     if result.withheld:
         raise typer.Exit(InfeasibleError.exit_code)
 
 
-def _following(result: "Branched", model: str, *, trust_code: bool) -> list[str]:
+def _following(result: "Branched", model: str, options: BranchOptions) -> list[str]:
     """Return the next command: run the bundle, or build it, or look for a device where branches are faster."""
     from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER
 
@@ -81,7 +81,7 @@ def _following(result: "Branched", model: str, *, trust_code: bool) -> list[str]
     elif result.withheld:
         return ["Nothing was written: branches are not recommended, and --only-if-faster was given."]
     elif beaten:
-        first = command_line("advise", model, *(["--trust-code"] if trust_code else []))
+        first = command_line("advise", model, *input_words(options.input_shape), *(["--trust-code"] if options.trust_code else []))
     else:
         first = command_line(*(word for word in COMMAND_LINE.get() if word != "--dry-run"))
     return [f"Next: {first}", "      --details shows the design and its timeline"]

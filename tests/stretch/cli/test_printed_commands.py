@@ -82,6 +82,15 @@ def test_table_of_advice_ends_with_commands_that_run(capsys, home, model):
     follow(capsys, succeed(capsys, "advise", *MODELS[model], "--device", "mi9").out)
 
 
+@pytest.mark.representatives(1)
+@pytest.mark.parametrize("model", ["code", "open size"])
+def test_dry_run_of_a_design_that_is_not_recommended_ends_with_advice_on_the_same_inputs(capsys, home, model):
+    done = succeed(capsys, "branch", *MODELS[model], "--device", "mi9", "--dry-run")
+    [command] = printed(done.out)
+    assert sorted(command) == sorted(["advise", *MODELS[model]])
+    follow(capsys, done.out)
+
+
 def test_bundle_in_a_folder_with_a_space_runs_as_it_is_said(capsys, home):
     words = ("tiny_resnet", "--weights", "none", "--device", "my board.toml", *LOOSE, "--out", "my runs/one")
     done = succeed(capsys, "branch", *words)
