@@ -1,5 +1,6 @@
 """Options that verbs share: the annotation says what the command line calls an option, how it reads it, and what the reference says."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -45,6 +46,9 @@ def read_inputs(texts: Sequence[str] | None) -> InputShapes | None:
         return None
     pairs = [text.partition("=")[::2] if "=" in text else ("", text) for text in texts]
     names = [name.strip() for name, _ in pairs]
+    if merged := next((text for text in texts if text.count("=") > 1), None):
+        several = " ".join(f"--input {part}" for part in re.split(r",(?=[^,=]*=)", merged))
+        raise UsageError(f"--input {merged} has several inputs", f"give each its own: {several}")
     if any(names) and (not all(names) or len(set(names)) < len(names)):
         raise UsageError(f"the inputs {', '.join(texts)} need distinct names", _EXAMPLE)
     shapes = [_shape(text, named=bool(name)) for name, text in pairs]

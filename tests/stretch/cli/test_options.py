@@ -107,6 +107,12 @@ def test_input_that_is_no_shape_is_refused_with_an_example(text):
     assert read_inputs([f"x={shape}"]) == {"x": tuple(map(int, shape.split("x")))}
 
 
+def test_inputs_that_share_an_option_are_refused_with_an_option_for_each():
+    with pytest.raises(UsageError, match="has several inputs") as refused:
+        read_inputs(["a=1x3x8x8,words=1,16"])
+    assert refused.value.hint.endswith("--input a=1x3x8x8 --input words=1,16")
+
+
 @pytest.mark.parametrize("other", ["1x3x8x8", "a=1x3x8x8"])
 def test_names_are_given_to_all_inputs_or_none_and_once(other):
     with pytest.raises(UsageError, match="need distinct names"):
