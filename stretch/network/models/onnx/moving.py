@@ -455,6 +455,10 @@ _POOLS: dict[str, dict[int, Callable[..., nn.Module]]] = {
     "max_pool": {3: nn.MaxPool1d, 4: nn.MaxPool2d, 5: nn.MaxPool3d},
     "avg_pool": {3: nn.AvgPool1d, 4: nn.AvgPool2d, 5: nn.AvgPool3d},
 }
+_GLOBAL_POOLS: dict[str, dict[int, Callable[..., nn.Module]]] = {
+    "max_pool": {3: nn.AdaptiveMaxPool1d, 4: nn.AdaptiveMaxPool2d, 5: nn.AdaptiveMaxPool3d},
+    "avg_pool": {3: nn.AdaptiveAvgPool1d, 4: nn.AdaptiveAvgPool2d, 5: nn.AdaptiveAvgPool3d},
+}
 
 #: Functions whose results are never below zero, and those whose results are not in the places of their inputs.
 _POSITIVE = {torch.relu, F.relu6, torch.sigmoid, F.hardsigmoid, torch.softmax, torch.abs, torch.exp}
@@ -641,13 +645,14 @@ def _norm_of_image(site: OnnxSite) -> fx.Node:
     return site.call(torch.linalg.vector_norm, site.x, p, list(range(2, len(site.shape))), True)
 
 
-def pooled_to_one(site: OnnxSite, layer: Any = nn.AdaptiveAvgPool2d) -> fx.Node:
-    """The mean of each channel of an image, or what another layer takes of it, as an image of one pixel."""
-    need(len(site.shape) == 4, f"it pools a tensor of shape {list(site.shape)}, which is no image")
-    return site.module(layer(1))
+def pooled_to_one(site: OnnxSite, kind: str = "avg_pool") -> fx.Node:
+    """The mean or the maximum of each channel of a row, an image or a volume, as one pixel."""
+    rank = len(site.shape)
+    need(rank in _GLOBAL_POOLS[kind], f"it pools a tensor of shape {list(site.shape)}, which is no row, image or volume")
+    return site.module(_GLOBAL_POOLS[kind][rank](1))
 
 
-RULES.update({"GlobalAveragePool": pooled_to_one, "GlobalMaxPool": partial(pooled_to_one, layer=nn.AdaptiveMaxPool2d)})
+RULES.update({"GlobalAveragePool": pooled_to_one, "GlobalMaxPool": partial(pooled_to_one, kind="max_pool")})
 
 
 def nonnegative(x: fx.Node, builder: Builder, *, of_input: bool) -> bool:

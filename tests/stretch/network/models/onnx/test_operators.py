@@ -163,7 +163,11 @@ WINDOWS = [
     ],
     Case("ConvTranspose", [random(IMAGE), random((4, 3, 3, 2), 1), random((6,), 2)], {"strides": [2, 3], "pads": [1, 0, 1, 0], "group": 2}),
     Case("LpPool", [random(IMAGE)], {"kernel_shape": [3, 2], "p": 3, **UNEVEN}),
-    *[Case(op, [random(IMAGE)]) for op in ("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")],
+    *[
+        Case(op, [random(shape)])
+        for op in ("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
+        for shape in ((1, 3, 9), IMAGE, (1, 3, 4, 5, 6))
+    ],
     *[
         Case(op, [random(X), np.array([1, 1, 2, 3], np.float32)], {"mode": "nearest"}, opset=opset)
         for op, opset in (("Upsample", 9), ("Resize", 10))
@@ -266,7 +270,7 @@ def resized(*sizes, **attrs):
         (Case("Conv", [random(IMAGE), random((6, 4, 3, 3))], {"pads": [1, 1]}), r"its pads are \[1, 1\] for 2 axes"),
         (Case("Conv", [random(IMAGE), random((6, 4, 30, 30))]), "torch does not take what it reads"),
         (Case("MaxPool", [random(IMAGE)], {"kernel_shape": [2, 2]}, results=2), "places of the largest"),
-        (Case("GlobalMaxPool", [random((1, 3, 5))]), "is no image"),
+        (Case("GlobalMaxPool", [random((1, 3, 4, 5, 6, 7))]), "is no row, image or volume"),
         (Case("LpPool", [random(IMAGE)], {"kernel_shape": [2, 2], "ceil_mode": 1}), "has gaps or overhangs"),
         (Case("GlobalLpPool", [random(IMAGE)], {"p": 0}), "it is of the norm 0"),
         (Case("ConvTranspose", [random(IMAGE), random((4, 3, 3, 3))], {"output_shape": [9, 9]}), "leaves its padding"),
