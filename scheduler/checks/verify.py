@@ -352,9 +352,9 @@ def compare_with_reference(session: Session, x: Values) -> ReferenceComparison:
     measure = "largest" if precision == "fp32" else "rms"
     for problem in source_file_problems(session.bundle, x):
         raise StretchError(problem, "write the bundle again with `stretch branch`")
-    against = manifest.whole
-    if manifest.own is not None:
-        against += f", {uncompared_note(manifest.own) or f'and that against the file, {manifest.own.file}'}"
+    against, own = manifest.whole, manifest.own
+    if own is not None:
+        against += f", {uncompared_note(own)}" if uncompared_note(own) else f" and your file, {own.file}"
     tolerance = max(allowed_end_to_end(checks, name, precision) for name in expected)
     check = CheckAnswer(against=against, measure=measure, error=worst, tolerance=tolerance, tensors=compared, stored=stored)
     return ReferenceComparison(check, max_error(output, final), unwrap_single(final))

@@ -143,7 +143,7 @@ def test_bundle_holds_the_file_times_it_and_is_judged_by_it(tmp_path, write):
     assert verify_bundle(result.bundle).ok
     with Session(result.bundle) as session:
         x = random_input(session.bundle)
-        assert "original" in compare_with_reference(session, x).check.against
+        assert compare_with_reference(session, x).check.against == f"model.onnx and your file, controls/original{path.suffix}"
         assert benchmark(session, x, Effort(rounds=2, warmup=1)).sequential is not None
 
 
