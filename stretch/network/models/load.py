@@ -144,7 +144,9 @@ def _from_factory(
         try:
             module = factory()
         except Exception as error:
-            raise StretchError(f"`{name}` cannot be built: {first_line(error)}", "the factory is called without arguments") from error
+            raise StretchError(
+                f"`{name}` cannot be built: {first_line(error)}", "name a function or class that needs no arguments and runs by itself"
+            ) from error
     if not isinstance(module, nn.Module):
         raise StretchError(f"`{name}` returned {type(module).__name__}, not a torch.nn.Module")
     return _from_module(name, module.eval().float(), weights, generator, "as the factory returned them", shape)

@@ -26,6 +26,11 @@ class Forked(nn.Sequential):
         return super().forward(x) if x.sum() > 0 else x
 
 
+class Failing(Forked):
+    def __init__(self):
+        raise ValueError("no weights")
+
+
 class Odd(Forked):
     def forward(self, x):
         return nn.Sequential.forward(self, x) * torch.rand(1)
@@ -58,6 +63,7 @@ REFUSALS = {
         ("nets.py:Forked --input 3x32x32 --trust-code --out new", 1, "Forked"),
         ("nets.py:Odd --input 3x32x32 --trust-code --out new", 1, "computes something else"),
         ("nets.py:Forked --out new", 2, "--trust-code"),
+        ("nets.py:Failing --trust-code --out new", 1, "needs no arguments and runs by itself"),
         ("tiny_resnt --out new", 3, "did you mean `tiny_resnet`?"),
         ("tiny_resnet --weights none --alpha 100 --out images", 1, "holds something else"),
     ],
