@@ -29,5 +29,10 @@ def check_picture(path: Path, processors: list[str]) -> None:
         raise UsageError("--plot draws one processor", f"choose one with --processor: {', '.join(processors)}")
     if path.suffix not in (".svg", ".png"):
         raise UsageError(f"--plot {path} is neither an .svg nor a .png file", "give the file one of these endings")
-    if not path.parent.is_dir():
-        raise UsageError(f"the folder of --plot {path} does not exist", "make it first")
+    check_folder(path, "--plot")
+
+
+def check_folder(path: Path | None, option: str) -> None:
+    """Check before the computation that the folder of an option's file exists."""
+    if path is not None and not path.parent.is_dir():
+        raise UsageError(f"the folder of {option} {path} does not exist", "make it first")
