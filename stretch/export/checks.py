@@ -85,7 +85,7 @@ def check_export(
             if not error <= TOLERANCE:
                 own_error = max(own_errors(file.call, file.module, file.reads))
                 if own_error > MAX_ROUNDING or not error <= MARGIN * own_error:
-                    raise _mismatch_error(file.name, error, own_error)
+                    raise _mismatch_error(file, error, own_error)
                 tolerance = max(tolerance, MARGIN * own_error)
         rounding = {}
         if max(errors.values()) * MARGIN > TOLERANCE:
@@ -137,13 +137,18 @@ def _run(model: BranchedModel, manifest: Manifest, inputs: Tensors) -> dict[str,
     return tensors
 
 
-def _mismatch_error(name: str, error: float, own_error: float) -> StretchError:
-    """The error for a file that differs: it is wrong, or the network amplifies rounding so much that nothing can be concluded."""
-    problem = f"the export of `{name}` differs from torch by {error:.2g} of its largest output"
+def _mismatch_error(file: _CheckedFile, error: float, own_error: float) -> StretchError:
+    """The error for a file that differs: it is wrong, it has indices of equal numbers, or the network amplifies rounding so much that nothing can be concluded."""
+    problem = f"the export of `{file.name}` differs from torch by {error:.2g} of its largest output"
     if own_error > MAX_ROUNDING:
         return StretchError(
             f"{problem}, and torch's own fp32 result is off by {own_error:.2g} from that in float64: this network amplifies rounding errors",
             f"fp32 must be exact to {MAX_ROUNDING:g} of the largest output: give trained weights if these are random",
+        )
+    if any(torch.equal(tensor, tensor.round()) and tensor.any() for tensor in file.expected):
+        return StretchError(
+            f"{problem}, and one of its outputs has whole numbers: indices of equal numbers, such as those of topk or argmax, have no fixed order",
+            "return the numbers instead of their indices, or give trained weights if these are random",
         )
     return StretchError(problem, "please report this with the model's name")
 

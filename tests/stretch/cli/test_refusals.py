@@ -31,6 +31,11 @@ class Failing(Forked):
         raise ValueError("no weights")
 
 
+class Ordered(Forked):
+    def forward(self, x):
+        return torch.relu(nn.Sequential.forward(self, x)).flatten(1).topk(4000).indices
+
+
 class Odd(Forked):
     def forward(self, x):
         return nn.Sequential.forward(self, x) * torch.rand(1)
@@ -64,6 +69,7 @@ REFUSALS = {
         ("nets.py:Odd --input 3x32x32 --trust-code --out new", 1, "computes something else"),
         ("nets.py:Forked --out new", 2, "--trust-code"),
         ("nets.py:Failing --trust-code --out new", 1, "needs no arguments and runs by itself"),
+        ("nets.py:Ordered --input 3x32x32 --trust-code --lossless --out new", 1, "indices of equal numbers"),
         ("tiny_resnt --out new", 3, "did you mean `tiny_resnet`?"),
         ("tiny_resnet --weights none --alpha 100 --out images", 1, "holds something else"),
     ],
