@@ -253,11 +253,14 @@ def _show_fits(console: "Console", answer: FitAnswer) -> None:
 
     calibrated = any(row.measure_next for row in answer.held_out.values())
     what = "networks" if calibrated else "chips" if answer.measured_on is None else "families"
-    numbers = (f">{what}", ">networks", ">within ±10 %", ">±20 %", ">mean error", ">in the 90 % interval", ">interval")
+    # each network is a group of its own where networks are left out one by one
+    counts = (">networks",) if calibrated else (f">{what}", ">networks")
+    numbers = (*counts, ">within ±10 %", ">±20 %", ">mean error", ">in the 90 % interval", ">interval")
     rows = []
     for name, row in answer.held_out.items():
         shares = "" if row.within_10 is None else f"{row.within_10:.0%}", f"{row.within_20:.0%}", f"{row.mape:.1%}", f"{row.coverage:.0%}"
-        rows.append((name, str(row.groups), str(row.networks), *shares, f"{row.low:.2f} to {row.high:.2f}"))
+        sizes = (row.networks,) if calibrated else (row.groups, row.networks)
+        rows.append((name, *map(str, sizes), *shares, f"{row.low:.2f} to {row.high:.2f}"))
     console.print(table(f"on {what} left out", *numbers, rows=rows))
     for name, row in answer.held_out.items():
         if row.measure_next:

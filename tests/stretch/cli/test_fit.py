@@ -1,6 +1,7 @@
 """Measurements of this machine and of others become profiles and fits, or are refused in a sentence."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -45,6 +46,8 @@ def test_whole_networks_make_a_profile_of_its_own(capsys, tmp_path):
     [row] = data["held_out"].values()
     assert (data["profile"], row["networks"]) == ("mine", 2)
     assert row["low"] < 1 < row["high"]
+    shown = succeed(capsys, "profile", "fit", table, "--device", "pixel6", "--out", tmp_path / "shown").out
+    assert re.split(" {2,}", shown.splitlines()[0])[:3] == ["on networks left out", "networks", "within ±10 %"]
     mine, base = load_device(tmp_path / "mine.toml"), load_device("pixel6")
     graph = load_measurements("npu").graphs["resnet18"]
     assert LatencyPredictor(mine).predict(graph, "gpu").ms == pytest.approx(30, rel=0.2)
