@@ -39,5 +39,5 @@ def _page(answer: "EvaluateAnswer") -> "Page":
         notes.insert(0, f"classes that the original answers: {answer.original_classes}")
     if answer.error is not None:
         notes.insert(0, f"error of the scores: {answer.error:.3g} of the original's")
-    grid = Grid("Measured on images", ("measured", "share", "95 % interval"), rows, right=(1, 2))
-    return Page(title=f"{answer.model} on images", lead=[], sections=[Section("shares", "Shares", (), [grid])], notes=notes)
+    grids = [Grid("Measured on images", ("measured", "share", "95 % interval"), rows, right=(1, 2))] if rows else []
+    return Page(title=f"{answer.model} on images", lead=[], sections=[Section("shares", "Shares", (), grids)], notes=notes)
