@@ -226,21 +226,23 @@ def _describe_precisions(manifest: Manifest, candidates: Mapping[str, LoweredSub
 def _losses(
     manifest: Manifest, floats: Mapping[str, Run], candidates: Mapping[str, LoweredSubgraph], images: Sequence[Array]
 ) -> dict[str, Any]:
-    """Loss of every tensor that crosses subgraphs and of the output with the candidates in place, and the top-1 agreement."""
+    """Loss of every tensor that crosses subgraphs and of the worst output with the candidates in place, and the top-1 agreement of a single output."""
     mixed = dict(floats) | {name: runner(candidate.model) for name, candidate in candidates.items()}
     joined = [join.output for join in manifest.joins]
     written = [name for sub in manifest.subgraphs for name in sub.outputs]
-    pairs: dict[str, list[Loss]] = {name: [] for name in (*joined, *written, manifest.output)}
-    outputs = []
+    pairs: dict[str, list[Loss]] = {name: [] for name in (*joined, *written, *manifest.outputs)}
+    outputs: dict[str, list[tuple[Array, Array]]] = {name: [] for name in manifest.outputs}
     for image in images:
         expected, got = replay(manifest, floats, image), replay(manifest, mixed, image)
         for name, losses in pairs.items():
             losses.append(loss([(expected[name], got[name])]))
-        outputs.append((expected[manifest.output], got[manifest.output]))
+        for name, compared in outputs.items():
+            compared.append((expected[name], got[name]))
     # Only the worst image's loss is kept, not its tensors.
     record: dict[str, Any] = {name: worst_image_loss(losses) for name, losses in pairs.items()}
-    record["output"] = loss(outputs)
-    record["top1"] = top1_agreement(outputs) if len(manifest.model.output_shape) == 2 else None
+    record["output"] = worst_image_loss([loss(compared) for compared in outputs.values()])
+    classes = len(outputs) == 1 and len(manifest.model.output_shape) == 2
+    record["top1"] = top1_agreement(next(iter(outputs.values()))) if classes else None
     return record
 
 

@@ -103,12 +103,12 @@ def compare(bundle: Bundle, images: Sequence[Array]) -> SignatureLosses:
                 joined = np.empty(expected[join.output].shape, np.float32)
                 compiled[join.name].run([np.ascontiguousarray(expected[name]) for name in join.inputs], [joined])
                 lost[reference][join.name].append(loss([(expected[join.output], joined)]))
-            lost[reference][OUTPUT].append(loss([(expected[manifest.output], through[manifest.output])]))
+            lost[reference][OUTPUT].append(loss([(expected[name], through[name]) for name in manifest.outputs]))
         for sub in manifest.subgraphs:
             lost["onnx_fp32"][sub.name].append(_lost(sub, exact, files[sub.name]))
         for join in manifest.joins:
             lost["onnx_fp32"][join.name].append(loss([]))
-        lost["onnx_fp32"][OUTPUT].append(loss([(exact[manifest.output], rounded_tensors[manifest.output])]))
+        lost["onnx_fp32"][OUTPUT].append(loss([(exact[name], rounded_tensors[name]) for name in manifest.outputs]))
     rounded = {sub.name for sub in manifest.subgraphs if sub.precision != "fp32"}
     least = {name: MIN_COSINE_ROUNDED if name in rounded or (rounded and name == OUTPUT) else MIN_COSINE for name in names}
     worst = {reference: {name: worst_image_loss(values) for name, values in losses.items()} for reference, losses in lost.items()}

@@ -162,7 +162,9 @@ class Branched:
         rounded = dict.fromkeys(entry.processor for entry in self.manifest.subgraphs if entry.planned_precision == "int8")
         if rounded:
             command = command_line("export", folder, "--images", "FOLDER", "--out", f"{folder}_int8")
-            self.warnings.append(f"{FLOAT}, and the times assume int8 on the {' and '.join(rounded)}: `{command}` writes int8 files")
+            several = len(self.manifest.inputs) > 1
+            how = "`stretch export` cannot convert networks with several inputs" if several else f"`{command}` writes int8 files"
+            self.warnings.append(f"{FLOAT}, and the times assume int8 on the {' and '.join(rounded)}: {how}")
         return folder
 
     def agrees(self, least: float) -> bool:

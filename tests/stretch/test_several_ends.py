@@ -8,9 +8,12 @@ import pytest
 import torch
 
 import stretch
+from predictors.errors import StretchError
 from scheduler import Session
 from scheduler.checks.verify import verify_bundle
+from stretch.api.exporting import export
 from stretch.network.capture.results import walk_leaves
+from stretch.stages.branched import FLOAT
 from tests.stretch.cli.commands import call
 from tests.stretch.network.models.onnx.oracle import random
 from tests.stretch.several import FORMS, assert_equal, form
@@ -94,6 +97,15 @@ def test_bundle_of_an_onnx_file_gives_what_the_runtime_does_by_the_names_of_the_
     assert result.plan.exact
     assert list(want) == outputs
     check_bundle(tmp_path / "b", inputs if len(inputs) > 1 else {"input": inputs["x"]}, want)
+
+
+def test_bundle_of_several_inputs_names_no_export_that_is_refused(tmp_path):
+    module, shapes = form("towers")
+    result = stretch.branch(module, "mi9", out=tmp_path / "b", input_shape=shapes, processors=("cpu", "gpu"), **LOOSE)
+    [told] = [warning for warning in result.warnings if warning.startswith(FLOAT)]
+    assert told.endswith("`stretch export` cannot convert networks with several inputs")
+    with pytest.raises(StretchError, match="reads 2 tensors"):
+        export(tmp_path / "b", tmp_path / "rounded", precision={"gpu": "fp16"})
 
 
 def test_command_line_takes_a_shape_for_each_input_of_a_file_and_tells_of_its_stages(tmp_path, capsys):

@@ -25,7 +25,7 @@ from stretch.export.quantize.images import synthetic_images
 from stretch.export.quantize.replay import loss, replay, runner
 from stretch.export.tflite import export_tflite
 from tests.onnx_runtime import output, session
-from tests.scheduler.bundles import edit, file_entry, two_branches
+from tests.scheduler.bundles import Builder, edit, file_entry, two_branches
 
 IMAGES = synthetic_images((1, 3, 8, 8), 16)
 
@@ -82,6 +82,22 @@ def test_chosen_subgraphs_alone_change_pass_verify_and_record_the_loss_of_each_l
     assert record["output"]["top1_agreement"] >= 0.9
     assert record["images"] == {"source": "synthetic", "count": 16, "calibration": 16}
     assert record["joins"].keys() == {"s1.join", "s2.join"}
+
+
+def test_worst_of_several_outputs_counts(tmp_path):
+    b = Builder(tmp_path / "b")
+    b.conv("s.dsp", "s", "dsp", "x", "t", 6)
+    b.head("h1.cpu", "h1", "cpu", "t", "first", 5)
+    b.conv("h2.dsp", "h2", "dsp", "t", "second", 3)
+    floats = b.write("first", "second")
+    written(floats, tmp_path / "int8")
+    checks = load_bundle(tmp_path / "int8").manifest.checks["precision"]
+    assert verify_bundle(tmp_path / "int8").ok
+    with Session(floats) as exact, Session(tmp_path / "int8", ON_CPU) as rounded:
+        pairs = [(exact(image), rounded(image)) for image in IMAGES]
+    snr_db = [loss((a[name], b[name]) for a, b in pairs).snr_db for name in ("first", "second")]
+    assert checks["output"]["snr_db"] == pytest.approx(min(snr_db), abs=0.5) != pytest.approx(max(snr_db), abs=0.5)
+    assert checks["output"]["top1_agreement"] is None
 
 
 @pytest.mark.slow
