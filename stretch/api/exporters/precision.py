@@ -13,6 +13,7 @@ from predictors.errors import UsageError
 from scheduler.progress import Progress
 from stretch.api.exporters.base import Exporter, exporters, written_page
 from stretch.api.parameters import Parsed, PreprocessingOption
+from stretch.planning.messages import command_line
 from stretch.report.html.page import Page
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def _page(answer: "ExportAnswer") -> Page:
         faster = f", {speedup:.2f}× the best single processor ({single})" if speedup is not None else ""
         notes.append(f"predicted on {answer.device}: {predicted['makespan_ms']:.2f} ms{faster}; recommended: {answer.recommended}")
     titles = ("subgraph", "processor", "precision", "cosine with ONNX" if tflite else "cosine with fp32", "SNR dB")
-    return written_page(titles, rows, [*notes, f"bundle: {answer.bundle}"])
+    return written_page(titles, rows, [*notes, f"bundle: {answer.bundle}", f"Next: {command_line('run', answer.bundle)}"])
 
 
 exporters.register("onnx")(Exporter("one ONNX file per subgraph", partial(_write, form="onnx"), _page))

@@ -11,7 +11,7 @@ from scheduler.bundle.preprocessing import Preprocessing
 from stretch.export.quantize.images import synthetic_images
 from tests.scheduler.bundles import edit, two_branches
 from tests.scheduler.tools.runner.built import exported
-from tests.stretch.cli.commands import call, succeed
+from tests.stretch.cli.commands import call, follow, succeed
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +37,13 @@ def test_trained_weights_need_images(stretch, trained, tmp_path):
     code, _, err = stretch("export", trained, "--precision", "dsp=int8", "--out", tmp_path / "out")
     assert code == 2
     assert "int8 needs calibration images" in err
+
+
+def test_conversion_ends_with_the_command_that_runs_the_bundle(capsys, floats, tmp_path):
+    done = succeed(capsys, "export", floats, "--precision", "dsp=int8", "--out", tmp_path / "my out")
+    assert done.out.splitlines()[-1].startswith("Next: stretch run ")
+    [ran] = follow(capsys, done.out, "--map", "dsp=cpu", "--repeat", 1, "--warmup", 0)
+    assert ran.out.startswith("Results are correct: ")
 
 
 def test_repair_warns_of_what_stays_in_fp32(succeeds, floats, tmp_path):
