@@ -546,12 +546,14 @@ def find_device(name: str) -> str:
     # another number is another chip: only a name with the same digits can be a misspelling
     digits = re.sub(r"\D", "", name)
     candidates = [word for words in names.values() for word in words if re.sub(r"\D", "", word) == digits]
-    if close := difflib.get_close_matches(_normalise(name), candidates, n=1, cutoff=0.6):
+    if "," in name:
+        hint = "give one device; `stretch advise MODEL --device A,B` compares several"
+    elif close := difflib.get_close_matches(_normalise(name), candidates, n=1, cutoff=0.6):
         hint = f"did you mean `{next(match_id for match_id, words in names.items() if close[0] in words)}`?"
     else:
         similar = difflib.get_close_matches(name, ids, n=1, cutoff=0.5)
         similar_note = f"; the most similar name, `{similar[0]}`, is another device" if similar else ""
-        hint = f"`stretch list devices` lists those that there are{similar_note}; `stretch profile` measures one of yours"
+        hint = f"`stretch list devices` lists all{similar_note}; `stretch profile` measures a computer or a board, `stretch web --profile` a phone"
     raise UnknownNameError(f"unknown device `{name}`", hint)
 
 

@@ -83,8 +83,8 @@ def test_unknown_processor_hints_at_those_that_exist_and_one_left_out_is_refused
 def test_device_is_known_by_names_of_its_chip_and_product_in_any_spelling_and_others_are_hinted_at():
     names = {"sm8750": "s25", "Snapdragon 8 Elite": "s25", "SNAPDRAGON-8-ELITE-GEN-5": "sm8850", "galaxy s24": "s24", "pixel-6": "pixel6"}
     assert {name: load_device(name).id for name in names} == names
-    # a misspelt name, the number of another device, and a chip that several devices have
-    hints = {"pixle6": "`pixel6`", "sm8570": "another device", "snapdragon 855": "mi9, pixel4"}
+    # a misspelt name, the number of another device, a chip that several devices have, and several names
+    hints = {"pixle6": "`pixel6`", "sm8570": "another device", "snapdragon 855": "mi9, pixel4", "a03s,mi9": "give one device"}
     for name, hint in hints.items():
         with pytest.raises(UnknownNameError) as caught:
             load_device(name)
