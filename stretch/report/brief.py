@@ -142,11 +142,14 @@ def _agreement(agreement: "Agreement | None") -> Brief:
 
 def _reason(plan: "PlanResult") -> str:
     predicted, points = plan.predicted, f"{plan.design.n_meet} meeting point{'' if plan.design.n_meet == 1 else 's'}"
-    shape = f"{points}, {share(plan.macs_ratio)} MACs"
+    alone = len(plan.design.processors) == 1
+    shape = f"{'no segment branches' if alone else points}, {share(plan.macs_ratio)} MACs"
     hands_over = parallel_ms(computing_spans(plan.run)) <= HANDOVER_SHARE * predicted.makespan_ms
     if hands_over and (plan.design.n_meet or plan.run.sides):
         shape += "; parts run one after the other, each where it is fast"
-    moved = f"transfers take {share(predicted.communication_ms / predicted.makespan_ms)} of the time"
+    # one processor receives the input and returns the output
+    transfers = "moving the input and the output takes" if alone else "transfers take"
+    moved = f"{transfers} {share(predicted.communication_ms / predicted.makespan_ms)} of the time"
     if plan.recommended == BRANCHED:
         return f"{shape}; {moved}."
     if predicted.far_ahead:

@@ -24,7 +24,7 @@ from stretch.report.plan import agreement_lines, figures, plan_page
 from stretch.report.prediction import kernel_points
 from stretch.stages.explain import Explanation, PlacedOperator, PlacedSubgraph
 from stretch.stages.together import best_pair, together_answer
-from tests.predictors.networks import resnet50, small_resnet
+from tests.predictors.networks import Net, resnet50, small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.cli.commands import succeed
 from tests.stretch.planning.cost.measured import GRAPH, made
@@ -85,6 +85,16 @@ def test_long_processor_names_stand_whole_in_stacked_rows_and_shorter_bars():
     assert "…" not in text
     assert "cpu[1large3med]" in text
     assert all(len(line) <= 80 for line in text.splitlines() if line.endswith("|"))
+
+
+def test_reason_of_a_design_of_one_processor_names_no_transfers_between_processors():
+    net = Net(1, 3, 32, 32)
+    stated = {"kernel": "linear", "in_channels": 768, "out_channels": 64, "groups": 1, "taps": 1, "pixels": 3000, "weights": 0}
+    net.add("opaque", **stated, variant="linear", shape=(1, 3000, 64))
+    answer = plan(net.graph("tokens"), specified("pixel6"), PlanConfig(processors=("cpu", "gpu")))
+    assert answer.design.processors == ("gpu",)
+    [why] = [line for line in plan_page(answer).brief if str(line).startswith("Why: ")]
+    assert why.startswith("Why: no segment branches, 100 % MACs; moving the input and the output takes ")
 
 
 @pytest.mark.slow
