@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.answer import RunAnswer
 from scheduler.simulate.answer import SimulateAnswer
-from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER, baseline
+from stretch.planning.cost.compare import BASELINES, BRANCHED, NO_CLEAR_WINNER, baseline
 from stretch.planning.cost.makespan import HANDOVER_SHARE, computing_spans, parallel_ms
 from stretch.planning.messages import command_line, format_probability
 from stretch.report.html.page import Grid
@@ -66,7 +66,12 @@ def share(value: float) -> str:
 
 def ratio(value: float, low: float | None = None, high: float | None = None) -> str:
     """A speed-up over the branched time, above 1 is faster, with its 90 % interval."""
-    return f"{value:.2f}x" + (f" ({low:.2f}-{high:.2f})" if low is not None and high is not None else "")
+    return f"{value:.2f}x" + (f" ({ratio_range(low, high)})" if low is not None and high is not None else "")
+
+
+def ratio_range(low: float, high: float) -> str:
+    """The interval of a ratio; few rounds leave its upper end open."""
+    return f"{low:.2f}-{high:.2f}" if high < 100 else f"{low:.2f} or more"
 
 
 def plan_brief(plan: "PlanResult", built: "Branched | None", following: Sequence[str]) -> Brief:
@@ -241,17 +246,18 @@ def run_brief(answer: RunAnswer, following: str) -> Brief:
         first = f"Results are correct: {answer.check.tensors} tensors match {answer.check.against} (largest error {answer.max_error:.1e})."
     timings = {t.name: t for t in (answer.sequential, answer.sequential_same_macs, answer.same_net_whole_graph, *answer.others) if t}
     comparisons = {comparison.name: comparison for comparison in answer.comparisons}
-    rows = [("branched", ms(answer.median_ms), ms(answer.p90_ms), "-")]
+    ran = timed_network(answer)
+    rows = [(ran, ms(answer.median_ms), ms(answer.p90_ms), "-")]
     for timing in sorted(timings.values(), key=lambda timing: timing.median_ms)[: MOST_ROWS - 2]:
         one = comparisons.get(timing.name)
         ends = (one.low, one.high) if one else (None, None)
-        name, _, processor = timing.name.partition(", ")
-        name = baseline(name.replace("same net as one graph", "whole_graph"))
-        rows.append((f"{name}, {processor}", ms(timing.median_ms), ms(timing.p90_ms), ratio(timing.median_ms / answer.median_ms, *ends)))
+        rows.append(
+            (timed_variant(timing.name, ran), ms(timing.median_ms), ms(timing.p90_ms), ratio(timing.median_ms / answer.median_ms, *ends))
+        )
     lines: Brief = [first, _ratio_text(answer)]
     if stood:
         lines.append(f"CPU cores replace the {' and '.join(stood)}: these times do not apply to {answer.device}" + _planned_text(answer))
-    lines.append(Grid("", ("", "median", "p90", "branched is"), rows, right=(1, 2)))
+    lines.append(Grid("", ("", "median", "p90", f"{ran} is"), rows, right=(1, 2)))
     if answer.throughput is not None:
         rates = answer.throughput.contestants
         lines.append("Throughput: " + ", ".join(f"{rate.name} {rate.per_second:.1f}/s" for rate in rates[:3]) + ".")
@@ -259,6 +265,28 @@ def run_brief(answer: RunAnswer, following: str) -> Brief:
         lines.append(f"Energy: {answer.energy_mj:.3g} mJ per inference, by {answer.energy_counter}.")
     lines += [f"Written: {path}" for path in (answer.trace, answer.csv) if path is not None]
     return [*lines, f"Next: {following}", "      --details shows everything"]
+
+
+def timed_network(answer: RunAnswer) -> str:
+    """The network that was timed: branches, or the one that is recommended instead."""
+    # a network that is recommended instead of branches is one subgraph of its name
+    name = next(iter(answer.subgraphs_alone_ms), BRANCHED)
+    alone = len(answer.subgraphs_alone_ms) == 1 and name in BASELINES
+    return baseline(f"{name}:{next(iter(answer.processors))}") if alone else BRANCHED
+
+
+def timed_variant(name: str, ran: str) -> str:
+    """A network that was timed in addition, and where it ran.
+
+    Args:
+        name: Its name in JSON.
+        ran: The bundle's network, of `timed_network`.
+    """
+    kind, _, place = name.partition(", ")
+    if kind == "same net as one graph":
+        kind = "whole_graph" if ran == BRANCHED else ran
+    # a name has more than a comma where its place is given
+    return f"{baseline(kind)}, {place}".rstrip(", ")
 
 
 def _planned_text(answer: RunAnswer) -> str:
@@ -271,15 +299,17 @@ def _ratio_text(answer: RunAnswer) -> str:
     place = "On this machine" if answer.on is None else f"On {answer.on.host}"
     best = answer.best_sequential
     comparison = next((row for row in answer.comparisons if best is not None and row.name == best.name), None)
+    if (ran := timed_network(answer)) != BRANCHED:
+        return (
+            f"{place} the recommended network ({ran}) takes {ms(answer.median_ms)}; a run without --recommended compares it with branches."
+        )
     if best is None or comparison is None:
         return f"{place} an inference takes {ms(answer.median_ms)}; the bundle has no baselines."
-    # a name has more than a comma where its place is given
-    name, _, processor = best.name.partition(", ")
-    against = f"{baseline(name)}, {processor}".rstrip(", ")
+    against = timed_variant(best.name, BRANCHED)
     high = comparison.high or comparison.ratio
     state = "slower" if high < 1 else "faster" if comparison.low > 1 else None
     verdict = f"branching is {state or 'too close to call'}"
-    return f"{place} {verdict}: {ms(answer.median_ms)}, {against} {ms(best.median_ms)} ({comparison.ratio:.2f}x, 95 % interval {comparison.low:.2f}-{high:.2f})."
+    return f"{place} {verdict}: {ms(answer.median_ms)}, {against} {ms(best.median_ms)} ({comparison.ratio:.2f}x, 95 % interval {ratio_range(comparison.low, high)})."
 
 
 def simulation_brief(answer: SimulateAnswer, source: str, following: str) -> Brief:

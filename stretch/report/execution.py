@@ -1,13 +1,14 @@
 """The reports of `stretch run`, `simulate` and `explain`."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from scheduler.answer import RunAnswer
 from scheduler.measure.benchmark import Timing
 from scheduler.runtime.trace import Trace, median_trace
 from scheduler.simulate.answer import SimulateAnswer
 from stretch.planning.messages import command_line
-from stretch.report.brief import explanation_brief, ratio, run_brief, share, simulation_brief
+from stretch.report.brief import explanation_brief, ratio, run_brief, share, simulation_brief, timed_network, timed_variant
 from stretch.report.html.page import Bar, Chart, ChartInterval, Fact, Grid, Page, Section, histogram, intervals, over_time, timeline
 from stretch.stages.explain import Explanation
 
@@ -107,13 +108,10 @@ def _run_facts(answer: RunAnswer) -> list[Fact]:
 
 def _contestants(answer: RunAnswer) -> "list[Chart | Grid]":
     """Return the times of all variants, as a chart and in numbers."""
-    # a network that is recommended instead of branches is one subgraph
-    ran = "branched" if len(answer.subgraphs_alone_ms) > 1 else next(iter(answer.subgraphs_alone_ms), "branched")
-    timings = [
-        Timing(ran, answer.median_ms, answer.p90_ms),
-        *(answer.same_net_whole_graph, answer.sequential, answer.sequential_same_macs, *answer.others),
-    ]
-    rows = list({timing.name: timing for timing in timings if timing is not None}.values())
+    ran = timed_network(answer)
+    others = (answer.same_net_whole_graph, answer.sequential, answer.sequential_same_macs, *answer.others)
+    rows = [Timing(ran, answer.median_ms, answer.p90_ms)]
+    rows += {t.name: replace(t, name=timed_variant(t.name, ran)) for t in others if t is not None}.values()
     drawn = [ChartInterval(row.name, row.median_ms, row.median_ms, row.p90_ms, strong=i == 0) for i, row in enumerate(rows)]
     words = "; ".join(f"{row.label} {row.value:.2f} ms" for row in drawn) + "."
     numbers = [(row.name, f"{row.median_ms:.2f}", f"{row.p90_ms:.2f}", ratio(row.median_ms / answer.median_ms)) for row in rows]
@@ -122,12 +120,14 @@ def _contestants(answer: RunAnswer) -> "list[Chart | Grid]":
 
 
 def _ratios(answer: RunAnswer) -> Grid:
+    ran = timed_network(answer)
     rows = [
-        (comparison.name, ratio(comparison.ratio), f"{comparison.low:.2f}", "" if comparison.high is None else f"{comparison.high:.2f}")
-        for comparison in answer.comparisons
+        (timed_variant(row.name, ran), ratio(row.ratio), f"{row.low:.2f}", "" if row.high is None else f"{row.high:.2f}")
+        for row in answer.comparisons
     ]
-    title = "Speed-up over each baseline (above 1 the branched network is faster)"
-    return Grid(title, ("baseline", "branched is", "low", "high, 95 %"), rows, right=(1, 2, 3))
+    return Grid(
+        f"Speed-up over each baseline (above 1 {ran} is faster)", ("baseline", f"{ran} is", "low", "high, 95 %"), rows, right=(1, 2, 3)
+    )
 
 
 def simulation_page(answer: SimulateAnswer, latencies_ms: Sequence[float], first: Trace) -> Page:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import numpy as np
 import onnx
@@ -10,6 +11,7 @@ import pytest
 from predictors.errors import StretchError
 from scheduler.delegates import OpenCLDelegate
 from stretch.report.compared import ComparedRow, refused_row, rows_of_file, warnings_of
+from tests.scheduler.bundles import edit
 from tests.scheduler.foreign_files import conv_onnx
 from tests.stretch.cli.commands import LOOSE, call, succeed
 from tests.stretch.report.html.reading import checked
@@ -59,6 +61,25 @@ def test_people_are_told_where_the_gpu_went_and_who_won(succeeds, bundle_dir):
         assert "CPU cores replace the gpu" in out
         assert any(line.startswith("Next: stretch run") and "--adb" in line for line in lines[-2:])
     assert "inferences/s" in out
+
+
+@pytest.mark.parametrize(
+    ("recommended", "name"),
+    [("single:cpu", "original"), ("sequential_same_macs", "sequential, same MACs"), ("whole_graph:cpu", "branched, as one graph")],
+)
+def test_recommended_network_is_timed_under_its_name(succeeds, bundle_dir, recommended, name):
+    edit(bundle_dir, lambda manifest: manifest.update(recommended=recommended))
+    out, _ = succeeds("run", bundle_dir, "--recommended", "--repeat", 2, "--warmup", 0, "--details")
+    assert f"the recommended network ({name}) takes" in " ".join(out.split())
+    assert f"{name}, 2 threads" in out
+    assert f"{name} is" in out
+    assert not re.search(r"branched(?!, as one graph| it|es)|same net", out)
+
+
+def test_details_name_baselines_as_the_answer_does(succeeds, bundle_dir):
+    out, _ = succeeds("run", bundle_dir, "--repeat", 2, "--warmup", 0, "--details")
+    assert out.count("branched, as one graph, ") > 1
+    assert not re.search("same_macs|same net as", out)
 
 
 def test_work_of_a_processor_left_out_moves_to_a_shared_core_which_gives_no_efficiency(stretch, bundle_dir):

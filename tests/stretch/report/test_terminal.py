@@ -14,6 +14,7 @@ from scheduler.bundle.agreement import Agreement, BundleAgreement, SegmentAgreem
 from stretch.planning.config import PlanConfig
 from stretch.planning.pareto import front
 from stretch.planning.plan import plan
+from stretch.report.brief import ratio
 from stretch.report.compared import ComparedRow
 from stretch.report.comparison import HEADINGS, cells
 from stretch.report.execution import explanation_page
@@ -108,6 +109,10 @@ def test_rows_of_bands_and_what_is_computed_twice_are_shown():
     said = ("exact in fp32; fp16 rounds", f"{answer.repeated:.1%} of its MACs twice", f"halos {answer.run.halo_ms:.2f} ms")
     assert all(words in reply["computes"] for words in said)
     assert "to be trained" in reply["sequential, same MACs"]
+
+
+def test_interval_whose_end_few_rounds_leave_open_is_one_sided():
+    assert (ratio(0.5, 0.1, 2), ratio(0.5, 0.1, 1e9)) == ("0.50x (0.10-2.00)", "0.50x (0.10 or more)")
 
 
 SHARE = {"value": 0.9, "low": 0.8, "high": 0.95, "top5_overlap": None}
