@@ -89,7 +89,7 @@ def whole_numbers_error(name: str, where: str) -> WholeNumbersError:
     """
     return WholeNumbersError(
         f"`{name}` takes whole numbers{where}, and inputs are real numbers here",
-        "fix that input to one value; where its numbers pick entries of an embedding, give the part behind that as `module:factory`",
+        "fix that input to one value; where its numbers pick entries of an embedding, give the part after the embedding as `module:factory`",
     )
 
 
