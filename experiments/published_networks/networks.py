@@ -5,6 +5,7 @@ here. Networks of the MobileNetV4 paper are those of timm and torchvision; Mobil
 was timed.
 """
 
+from functools import partial
 from itertools import pairwise
 
 import timm
@@ -124,60 +125,15 @@ class BlazeFace(nn.Module):
         return torch.cat([torch.flatten(head(level), 1) for head, level in zip(self.heads, (near, self.far(near)), strict=True)], 1)
 
 
-def efficientdet_lite0() -> nn.Module:
-    """EfficientDet-Lite0."""
-    return EfficientDet().eval()
-
-
-def ssd_mobilenet_v2() -> nn.Module:
-    """SSD with MobileNetV2."""
-    return SSD().eval()
-
-
-def blazeface() -> nn.Module:
-    """BlazeFace, short range."""
-    return BlazeFace().eval()
-
-
-def mobilenet_v2_half() -> nn.Module:
-    """MobileNetV2 of half the width."""
-    return torchvision.models.mobilenet_v2(weights=None, width_mult=0.5).eval()
-
-
-def mobilenet_v2_wide() -> nn.Module:
-    """MobileNetV2 of one and a half times the width."""
-    return torchvision.models.mobilenet_v2(weights=None, width_mult=1.5).eval()
-
-
-def mobilenet_v3_half() -> nn.Module:
-    """MobileNetV3-Large of half the width."""
-    return torchvision.models.mobilenet_v3_large(weights=None, width_mult=0.5).eval()
-
-
 def _merged(name: str) -> nn.Module:
+    """A network of timm with its training-time branches merged."""
     return reparameterize_model(timm.create_model(name).eval())
 
 
-def mobileone_s0() -> nn.Module:
-    """MobileOne-S0, merged."""
-    return _merged("mobileone_s0")
-
-
-def mobileone_s4() -> nn.Module:
-    """MobileOne-S4, merged."""
-    return _merged("mobileone_s4")
-
-
-def fastvit_t8() -> nn.Module:
-    """FastViT-T8, merged."""
-    return _merged("fastvit_t8")
-
-
-def fastvit_sa12() -> nn.Module:
-    """FastViT-SA12, merged."""
-    return _merged("fastvit_sa12")
-
-
-def fastvit_sa24() -> nn.Module:
-    """FastViT-SA24, merged."""
-    return _merged("fastvit_sa24")
+#: Names in the tables, and functions that make the networks.
+efficientdet_lite0, ssd_mobilenet_v2, blazeface = EfficientDet, SSD, BlazeFace
+mobilenet_v2_half = partial(torchvision.models.mobilenet_v2, weights=None, width_mult=0.5)
+mobilenet_v2_wide = partial(torchvision.models.mobilenet_v2, weights=None, width_mult=1.5)
+mobilenet_v3_half = partial(torchvision.models.mobilenet_v3_large, weights=None, width_mult=0.5)
+mobileone_s0, mobileone_s4 = partial(_merged, "mobileone_s0"), partial(_merged, "mobileone_s4")
+fastvit_t8, fastvit_sa12, fastvit_sa24 = (partial(_merged, f"fastvit_{size}") for size in ("t8", "sa12", "sa24"))
