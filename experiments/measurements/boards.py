@@ -3,15 +3,10 @@
 The tables are those of Tencent/ncnn's `benchmark/README.md`, the networks its own files `benchmark/*.param`.
 """
 
-import argparse
-import csv
-import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
-from experiments.measurements.convert import write_measurements
-from predictors.graph import OpGraph
+from experiments.measurements.convert import family_of, read_table, tables_folder, write_measurements
 from predictors.measurements.tables import Latency
 from stretch.tools.ncnn.reader import read_ncnn
 
@@ -108,11 +103,6 @@ def run_of(row: dict[str, str]) -> Run | None:
     return next((run for (start, *rest), run in RUNS.items() if row["board"].startswith(start) and rest == key), None)
 
 
-def family(network: str) -> str:
-    """The family of a network."""
-    return next(name for name, pattern in FAMILIES.items() if re.match(pattern, network))
-
-
 def latencies(rows: Iterable[dict[str, str]]) -> Iterator[Latency]:
     """Times of networks: the least of the runs, since the mean of some has an outlier of ten times that."""
     for row in rows:
@@ -123,18 +113,12 @@ def latencies(rows: Iterable[dict[str, str]]) -> Iterator[Latency]:
         yield Latency(run.device, row["model"], run.processor, run.core_set, precision, RUNTIME, float(row["min_ms"]))
 
 
-def read_network(path: Path) -> OpGraph:
-    """Graph of a network."""
-    return read_ncnn(path, INPUTS.get(path.stem))
-
-
 def main() -> None:
     """Write the folder of measurements."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("tables", type=Path, help="folder with TABLES, LICENSE and models/*.param")
-    folder: Path = parser.parse_args().tables
-    networks = [(path.stem, family(path.stem), read_network(path)) for path in sorted((folder / "models").glob("*.param"))]
-    rows = [row for name in TABLES for row in csv.DictReader((folder / name).read_text().splitlines())]
+    folder = tables_folder(__doc__, f"{', '.join(TABLES)}, LICENSE and models/*.param")
+    files = sorted((folder / "models").glob("*.param"))
+    networks = [(file.stem, family_of(file.stem, FAMILIES), read_ncnn(file, INPUTS.get(file.stem))) for file in files]
+    rows = [row for name in TABLES for row in read_table(folder / name)]
     # The tables share most rows, to the digit.
     write_measurements("boards", networks, list(dict.fromkeys(latencies(rows))), folder / "LICENSE")
 

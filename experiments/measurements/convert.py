@@ -1,6 +1,9 @@
 """Functions of the programs that turn public tables into shipped measurements."""
 
-from collections.abc import Sequence
+import argparse
+import csv
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from shutil import copyfile
 from typing import Any
@@ -9,6 +12,37 @@ from predictors.errors import StretchError
 from predictors.graph import OpGraph
 from predictors.measurements.networks import LATENCIES, MEASUREMENT_FOLDER, NETWORKS, write_networks
 from predictors.measurements.tables import Latency, write_table
+
+
+def tables_folder(description: str | None, files: str) -> Path:
+    """Return the folder of tables that the command line names.
+
+    Args:
+        description: Of the program.
+        files: Names of the files that the folder must have.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("tables", type=Path, help=f"folder with {files}")
+    return parser.parse_args().tables
+
+
+def read_table(path: Path) -> list[dict[str, str]]:
+    """Rows of a table."""
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+def family_of(network: str, families: Mapping[str, str]) -> str:
+    """The family of a network: the first whose pattern fits its name."""
+    return next(name for name, pattern in families.items() if re.match(pattern, network))
+
+
+def mean_times(row: Mapping[str, str]) -> Iterator[tuple[str, str, str, float, float]]:
+    """Device, cores, precision, mean and standard deviation, ms, of each column ``DEVICE|cores|precision|mean``, µs, of a row."""
+    for column, value in row.items():
+        if column.endswith("|mean") and value:
+            device, cores, precision, _ = column.split("|")
+            deviation = float(row[column.removesuffix("mean") + "std"])
+            yield device, cores, precision, round(float(value) / 1e3, 6), round(deviation / 1e3, 6)
 
 
 def graph_of(module: Any, shape: tuple[int, ...], name: str) -> OpGraph:

@@ -4,12 +4,9 @@ The table was read from the files `perf.yaml` of quic/ai-hub-models v0.46.1. The
 timm and go through our capture, as users' networks do; those that cannot be traced go through torch.export.
 """
 
-import argparse
-import csv
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
-from experiments.measurements.convert import graph_of, write_measurements
+from experiments.measurements.convert import graph_of, read_table, tables_folder, write_measurements
 from predictors.graph import OpGraph
 from predictors.measurements.tables import Latency
 
@@ -73,19 +70,15 @@ def capture_network(row: dict[str, str]) -> OpGraph:
 
 def main() -> None:
     """Write the folder of measurements."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("tables", type=Path, help="folder with npu_latency.csv, networks.csv and LICENSE")
-    folder: Path = parser.parse_args().tables
+    folder = tables_folder(__doc__, "npu_latency.csv, networks.csv and LICENSE")
     networks = []
-    with (folder / "networks.csv").open() as stream:
-        for row in csv.DictReader(stream):
-            if row["network"] not in LEFT_OUT:
-                graph = capture_network(row)
-                if graph.macs != int(row["macs"]):
-                    raise SystemExit(f"{row['network']} has {graph.macs} multiply-accumulates, the table says {row['macs']}")
-                networks.append((row["network"], row["family"], graph))
-    with (folder / "npu_latency.csv").open() as stream:
-        write_measurements("npu", networks, list(latencies(csv.DictReader(stream))), folder / "LICENSE")
+    for row in read_table(folder / "networks.csv"):
+        if row["network"] not in LEFT_OUT:
+            graph = capture_network(row)
+            if graph.macs != int(row["macs"]):
+                raise SystemExit(f"{row['network']} has {graph.macs} multiply-accumulates, the table says {row['macs']}")
+            networks.append((row["network"], row["family"], graph))
+    write_measurements("npu", networks, list(latencies(read_table(folder / "npu_latency.csv"))), folder / "LICENSE")
 
 
 if __name__ == "__main__":

@@ -4,19 +4,16 @@ The tables are those of qed-usc/mobile-ml-benchmark (Li, Paolieri, Golubchik, Ed
 built by pytorchcv, which they were converted from, and go through our capture, as users' networks do.
 """
 
-import argparse
 import ast
-import csv
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from math import isqrt
-from pathlib import Path
-from shutil import copyfile
 
+from experiments.measurements.convert import family_of, mean_times, read_table, tables_folder, write_measurements
 from predictors.fusion import Kernel, fuse
 from predictors.graph import OpGraph
-from predictors.measurements.networks import KERNELS, LATENCIES, MEASUREMENT_FOLDER, NETWORKS, write_networks
+from predictors.measurements.networks import KERNELS, MEASUREMENT_FOLDER
 from predictors.measurements.tables import KernelLatency, Latency, write_table
 
 PRECISION = {"float": "fp32", "quant": "int8"}
@@ -62,11 +59,6 @@ KINDS = {
 }
 
 
-def family(network: str) -> str:
-    """The family of a network."""
-    return next(name for name, pattern in FAMILIES.items() if re.match(pattern, network))
-
-
 def capture_network(name: str) -> OpGraph:
     """Graph of a network of pytorchcv at 224×224."""
     from pytorchcv.model_provider import get_model
@@ -77,24 +69,11 @@ def capture_network(name: str) -> OpGraph:
 
 
 def latencies(rows: Iterable[dict[str, str]]) -> Iterator[Latency]:
-    """Times of whole networks, from the columns ``DEVICE|cores|precision|mean``, µs."""
+    """Times of whole networks."""
     for row in rows:
-        for column, value in row.items():
-            device, _, rest = column.partition("|")
-            if not rest.endswith("|mean") or not value:
-                continue
-            cores, precision, _ = rest.split("|")
-            gpu = cores == "gpu"
-            yield Latency(
-                device,
-                row["model"],
-                "gpu" if gpu else "cpu",
-                "all" if gpu else cores,
-                GPU_PRECISION if gpu else PRECISION[precision],
-                RUNTIME,
-                round(float(value) / 1e3, 6),
-                round(float(row[column.removesuffix("mean") + "std"]) / 1e3, 6),
-            )
+        for device, cores, precision, *times in mean_times(row):
+            place = ("gpu", "all", GPU_PRECISION) if cores == "gpu" else ("cpu", cores, PRECISION[precision])
+            yield Latency(device, row["model"], *place, RUNTIME, *times)
 
 
 def matches(row: dict[str, str], shape: dict[str, str], kernel: Kernel) -> bool:
@@ -144,36 +123,21 @@ def kernel_latencies(rows: list[dict[str, str]], graphs: dict[str, OpGraph]) -> 
             for row, kernel in paired(of[network], fuse(graph, GPU_BACKEND.get(device, "tflite_gpu"))):
                 name, value = row[f"{device}|gpu|kernel"], row[f"{device}|gpu|float"]
                 if value and float(value) > 0:
-                    yield KernelLatency(
-                        device,
-                        network,
-                        "gpu",
-                        "all",
-                        GPU_PRECISION,
-                        RUNTIME,
-                        name,
-                        implementation(name),
-                        *kernel.cost,
-                        round(float(value) / 1e3, 6),
-                    )
+                    place, ms = ("gpu", "all", GPU_PRECISION, RUNTIME), round(float(value) / 1e3, 6)
+                    yield KernelLatency(device, network, *place, name, implementation(name), *kernel.cost, ms)
 
 
 def main() -> None:
     """Write the folder of measurements."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("tables", type=Path, help="folder with tflite_cnn_e2e.csv, tflite_cnn_ops_gpu.csv and LICENSE of the source")
-    parser.add_argument("--out", type=Path, default=MEASUREMENT_FOLDER / "phones")
-    args = parser.parse_args()
+    folder = tables_folder(__doc__, "tflite_cnn_e2e.csv, tflite_cnn_ops_gpu.csv and LICENSE of the source")
     whole, single = (
-        [row for row in csv.DictReader((args.tables / name).read_text().splitlines()) if row["model"] not in LEFT_OUT]
+        [row for row in read_table(folder / name) if row["model"] not in LEFT_OUT]
         for name in ("tflite_cnn_e2e.csv", "tflite_cnn_ops_gpu.csv")
     )
     graphs = {row["model"]: capture_network(row["model"]) for row in whole}
-    args.out.mkdir(parents=True, exist_ok=True)
-    write_networks(args.out / NETWORKS, ((name, family(name), graph) for name, graph in graphs.items()))
-    write_table(args.out / LATENCIES, list(latencies(whole)))
-    write_table(args.out / f"{KERNELS}.gz", list(kernel_latencies(single, graphs)))
-    copyfile(args.tables / "LICENSE", args.out / "LICENSE")
+    networks = [(name, family_of(name, FAMILIES), graph) for name, graph in graphs.items()]
+    write_measurements("phones", networks, list(latencies(whole)), folder / "LICENSE")
+    write_table(MEASUREMENT_FOLDER / "phones" / f"{KERNELS}.gz", list(kernel_latencies(single, graphs)))
 
 
 if __name__ == "__main__":

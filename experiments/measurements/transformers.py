@@ -4,14 +4,11 @@ The table is `tflite_transformer_e2e.csv` of qed-usc/mobile-ml-benchmark. DeiT a
 (SegFormer's encoder with a classifier) by the package transformers; all go through torch.export, as users' do.
 """
 
-import argparse
-import csv
 from collections.abc import Iterable, Iterator
 from math import prod
-from pathlib import Path
 from typing import Any
 
-from experiments.measurements.convert import graph_of, write_measurements
+from experiments.measurements.convert import graph_of, mean_times, read_table, tables_folder, write_measurements
 from predictors.graph import Op, OpGraph
 from predictors.measurements.tables import Latency
 from predictors.operators import kind_of
@@ -43,22 +40,11 @@ MIT = {
 TOLERANCE = 3e-3
 
 
-def family(network: str) -> str:
-    """The family of a network."""
-    return network.partition("-")[0]
-
-
 def latencies(rows: Iterable[dict[str, str]]) -> Iterator[Latency]:
-    """Times of networks, from the columns ``DEVICE|cores|precision|mean``, µs."""
+    """Times of networks."""
     for row in rows:
-        for column, value in row.items():
-            if not column.endswith("|mean") or not value:
-                continue
-            device, cores, precision, _ = column.split("|")
-            deviation = float(row[column.removesuffix("mean") + "std"]) / 1e3
-            yield Latency(
-                device, row["model"], "cpu", cores, PRECISION[precision], RUNTIME, round(float(value) / 1e3, 6), round(deviation, 6)
-            )
+        for device, cores, precision, *times in mean_times(row):
+            yield Latency(device, row["model"], "cpu", cores, PRECISION[precision], RUNTIME, *times)
 
 
 def written_as_groups(graph: OpGraph) -> OpGraph:
@@ -108,17 +94,14 @@ def capture_network(name: str) -> OpGraph:
 
 def main() -> None:
     """Write the folder of measurements."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("tables", type=Path, help="folder with tflite_vit_e2e.csv and LICENSE")
-    folder: Path = parser.parse_args().tables
-    with (folder / "tflite_vit_e2e.csv").open() as stream:
-        rows = list(csv.DictReader(stream))
+    folder = tables_folder(__doc__, "tflite_vit_e2e.csv and LICENSE")
+    rows = read_table(folder / "tflite_vit_e2e.csv")
     networks = []
     for row in rows:
         graph = capture_network(row["model"])
         if abs(2 * graph.macs / float(row["FLOPS"]) - 1) > TOLERANCE:
             raise SystemExit(f"{row['model']} has {graph.macs} multiply-accumulates, the table says {row['FLOPS']} operations")
-        networks.append((row["model"], family(row["model"]), graph))
+        networks.append((row["model"], row["model"].partition("-")[0], graph))
     write_measurements("transformers", networks, list(latencies(rows)), folder / "LICENSE")
 
 
