@@ -1,14 +1,23 @@
 """Facts that jobs on GPU machines write with their numbers, and their statement in records."""
 
+import json
+import math
+import multiprocessing
 import os
 import platform
-from collections.abc import Mapping, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from experiments.records import Machine, now
 from stretch.profile.environment import processor_name
 
 if TYPE_CHECKING:
+    import torch
+
     from stretch.train.images import ImageSet, Normalise
     from stretch.train.loop import Run
 
@@ -37,6 +46,11 @@ def facts() -> dict[str, Any]:
     }
 
 
+def read_runs(folder: Path, pattern: str = "*.json") -> list[dict[str, Any]]:
+    """Results of runs in the files of a folder."""
+    return [json.loads(file.read_text()) for file in sorted(folder.glob(pattern))]
+
+
 def origin(runs: Sequence[Mapping[str, Any]]) -> Origin:
     """Where and when runs were made, from the facts in their results; missing facts stay unknown.
 
@@ -50,6 +64,44 @@ def origin(runs: Sequence[Mapping[str, Any]]) -> Origin:
         "load": max(run["cpu_load"] for run in runs),
         "date": max((run["date"] for run in runs if "date" in run), default=None),
     }
+
+
+def side_by_side(work: Callable[..., Any], jobs: Sequence[tuple[Any, ...]], count: int, seconds: float = math.inf) -> Iterator[Any]:
+    """Results of jobs as they come, each in a process of its own: small networks leave most of a GPU idle.
+
+    Args:
+        work: Function of a module.
+        jobs: Its arguments. A job that fails is reported and left out.
+        count: Jobs at a time.
+        seconds: After these, jobs that are not done are stopped.
+    """
+    end = time.monotonic() + seconds
+    with multiprocessing.get_context("spawn").Pool(count, maxtasksperchild=1) as pool:
+        results = pool.imap_unordered(partial(_call, work), jobs)
+        for done in range(len(jobs)):
+            try:
+                yield results.next(None if seconds == math.inf else max(0.0, end - time.monotonic()))
+            except multiprocessing.TimeoutError:
+                sys.stderr.write(f"{len(jobs) - done} jobs were not done in time\n")
+                return
+            except Exception as error:  # one that fails must not take the others with it
+                sys.stderr.write(f"a job failed: {type(error).__name__}: {error}\n")
+
+
+def _call(work: Callable[..., Any], job: tuple[Any, ...]) -> Any:
+    return work(*job)
+
+
+def device_and_images(data: Path) -> "tuple[torch.device, tuple[ImageSet, ImageSet]]":
+    """The GPU, or the CPU where there is none, and the prepared images on it, for training and for testing."""
+    import torch
+
+    from stretch.train.images import load_arrays
+
+    torch.backends.cudnn.benchmark = True
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    train_set, test_set = (part.to(device) for part in load_arrays(data, 10))
+    return device, (train_set, test_set)
 
 
 def fp32_accuracy(model: Any, images: "ImageSet", normalise: "Normalise") -> float:

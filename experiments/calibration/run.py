@@ -1,26 +1,34 @@
 """How close is a branched network to its trained original before any training, and after a little?
 
-``job SEED`` trains the original where OUT has no ``parent-SEED.safetensors``, then calibrates
-branched networks (``--part calibrate``) or trains one on, and from scratch (``--part train``);
-``queue SEED …`` runs one seed a GPU; ``record FOLDER`` makes the record.
+``queue SEED …`` runs one seed per GPU: it trains the original where OUT has no ``parent-SEED.safetensors``,
+calibrates branched networks, and trains one further, and from scratch. ``record FOLDER`` makes the record.
 """
 
 import argparse
 import json
 import os
-import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from experiments.cifar_accuracy.run import ALIGN, MODEL
-from experiments.gpu import facts, fp32_accuracy, origin
+from experiments.cifar_accuracy.run import MODEL, design_of
+from experiments.gpu import device_and_images, facts, fp32_accuracy, origin, read_runs, side_by_side, train_side_by_side
+from experiments.records import write_record
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from stretch.network.capture import Captured
+    from stretch.planning.design.branch_design import BranchDesign
+    from stretch.train.loop import History
+    from stretch.train.recipe import TrainConfig
+    from stretch.transform import BranchedModel
 
 HERE = Path(__file__).parent
-DESIGNS = HERE.parent / "cifar_accuracy" / "designs"
 #: (design file, join, whether refined too)
 BRANCHED = (
     ("depth_only", "sum", True),
@@ -32,181 +40,168 @@ BRANCHED = (
     ("quarter_width", "project", False),
     ("quarter_width", "sum", True),
 )
+#: Training images that calibration sees.
 IMAGES = 2048
 #: Steps of Adam in the rows called refined.
 REFINE = 600
 #: The network that is trained on, and epochs of that, from the calibrated start and from scratch.
 TRAINED = ("depth_only", "sum")
 EPOCHS = (1, 5, 20, 100)
-PARTS = ("calibrate", "train")
 
 
-class Job:
-    """One seed: its original, its images, and the rows measured so far.
+class Seed:
+    """One seed: its images, its trained original, and the rows measured so far, which a file keeps.
 
     Args:
         seed: Of training and of the choice of images.
         data: The prepared images.
-        out: Where the original's weights are or will be.
-        epochs: Of the original's training.
+        file: Where the rows go.
+        about: Further facts for the file.
     """
 
-    def __init__(self, seed: int, data: Path, out: Path, epochs: int) -> None:
+    def __init__(self, seed: int, data: Path, file: Path, **about: Any) -> None:
+        import torch
+
+        from stretch.train.images import Normalise
+
+        torch.manual_seed(seed)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        self.seed, self.file = seed, file
+        self.device, self.sets = device_and_images(data)
+        train_set, self.test_set = self.sets
+        self.about = {"seed": seed, "images": len(train_set)} | about
+        self.normalise = Normalise(*train_set.moments(), self.device)
+        choice = torch.randperm(len(train_set), generator=torch.Generator().manual_seed(seed))[:IMAGES]
+        self.images = [self.normalise(part) for part in train_set.images[choice.to(self.device)].split(256)]
+        self.rows: list[dict[str, Any]] = []
+
+    def trained(self, module: "nn.Module", name: str, weights: Path, config: "TrainConfig") -> "tuple[Captured, History | None]":
+        """Return the original with the weights of a file; without the file, train it and write one."""
         import torch
         from safetensors.torch import load_file, save_file
 
         from stretch.network.capture import capture
-        from stretch.network.models.tiny import CifarFamily
-        from stretch.train.images import Normalise, load_arrays
         from stretch.train.loop import Run
         from stretch.train.prepare import initialise
-        from stretch.train.recipe import TrainConfig
 
-        torch.backends.cudnn.benchmark = True
-        torch.manual_seed(seed)
-        self.seed = seed
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.train_set, self.test_set = (part.to(self.device) for part in load_arrays(data, 10))
-        parent, weights = CifarFamily().build(MODEL), out / f"parent-{seed}.safetensors"
-        seconds = None
+        history = None
         if weights.exists():
-            parent.load_state_dict(load_file(weights), strict=False)
+            module.load_state_dict(load_file(weights), strict=False)
         else:
-            initialise(parent)
-            config = TrainConfig(epochs=epochs, weight_decay=5e-4, warmup_epochs=min(5, epochs / 10), seed=seed)
-            run = Run(parent.to(self.device), (self.train_set, self.test_set), config)
+            initialise(module)
+            run = Run(module.to(self.device), self.sets, config)
             list(run.steps())
-            seconds = sum(e.seconds for e in run.history.epochs)
-            parent.to("cpu", memory_format=torch.contiguous_format)
-            save_file({key: value.contiguous() for key, value in parent.state_dict().items()}, weights)
-        self.captured = capture(parent.eval(), (1, 3, 32, 32), MODEL)
-        self.normalise = Normalise(*self.train_set.moments(), self.device)
-        choice = torch.randperm(len(self.train_set), generator=torch.Generator().manual_seed(seed))[:IMAGES]
-        self.images = [self.normalise(part) for part in self.train_set.images[choice.to(self.device)].split(256)]
-        self.rows: list[dict[str, Any]] = []
-        self.file: Path | None = None
-        self.parent = fp32_accuracy(parent.to(self.device), self.test_set, self.normalise)
-        parent.to("cpu")
-        self.add("parent", self.parent, self.captured.graph.macs, seconds)
+            history = run.history
+            module.to("cpu", memory_format=torch.contiguous_format)
+            save_file({key: value.contiguous() for key, value in module.state_dict().items()}, weights)
+        return capture(module.eval(), (1, 3, 32, 32), name), history
 
-    def add(self, what: str, accuracy: float, macs: int, seconds: float | None) -> None:
-        """Add a row, and write all rows."""
-        self.rows.append(
-            {
-                "what": what,
-                "accuracy": accuracy,
-                "of_parent": accuracy / self.parent,
-                "macs_ratio": macs / self.captured.graph.macs,
-                "seconds": seconds,
-            }
-        )
-        if self.file is not None:
-            self.file.write_text(json.dumps({"seed": self.seed, "rows": self.rows} | facts()))
-        sys.stderr.write(f"seed {self.seed}: {what}: {accuracy:.4f}, {100 * accuracy / self.parent:.2f} % of the parent's\n")
+    def accuracy(self, model: "nn.Module") -> float:
+        """Top-1 of a network on the test images, in fp32."""
+        return fp32_accuracy(model, self.test_set, self.normalise)
 
-    def design(self, name: str, join: str) -> Any:
-        """A design file with other joins."""
-        import msgspec
-
-        from stretch.planning.design.branch_design import load_draft
-        from stretch.planning.design.scale import resolve_design
-
-        draft = load_draft(DESIGNS / f"{name}.toml")
-        draft = msgspec.structs.replace(draft, segments=[msgspec.structs.replace(s, join=join) for s in draft.segments])
-        return resolve_design(draft, self.captured.graph, "mi9", ALIGN, "cpu")
-
-    def calibrated(self, design: Any, steps: int = 0, **options: Any) -> tuple[Any, float]:
-        """A network built, calibrated and refined by so many steps, and the seconds that took."""
+    def timed(self, make: "Callable[[], BranchedModel]") -> "tuple[BranchedModel, float]":
+        """Return a network and the seconds that it takes to make it."""
         import torch
 
+        start = time.perf_counter()
+        model = make()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        return model, time.perf_counter() - start
+
+    def keep(self, row: dict[str, Any]) -> None:
+        """Add a row, and write all rows."""
+        self.rows.append(row)
+        partial = self.file.with_suffix(".part")
+        partial.write_text(json.dumps(self.about | {"rows": self.rows} | facts()))
+        partial.replace(self.file)
+        sys.stderr.write(f"seed {self.seed}: {json.dumps(row)}\n")
+
+
+class Job(Seed):
+    """One seed of this experiment."""
+
+    def __init__(self, seed: int, data: Path, out: Path, epochs: int) -> None:
+        from stretch.network.models.tiny import CifarFamily
+        from stretch.train.recipe import TrainConfig
+
+        super().__init__(seed, data, out / f"calibration-{seed}.json")
+        config = TrainConfig(epochs=epochs, weight_decay=5e-4, warmup_epochs=min(5, epochs / 10), seed=seed)
+        self.captured, history = self.trained(CifarFamily().build(MODEL), MODEL, out / f"parent-{seed}.safetensors", config)
+        self.parent = self.accuracy(self.captured.module.to(self.device))
+        self.captured.module.to("cpu")
+        self.add("parent", self.parent, self.captured.graph.macs, None if history is None else sum(e.seconds for e in history.epochs))
+
+    def add(self, what: str, accuracy: float, macs: int, seconds: float | None) -> None:
+        """Add a row relative to the original."""
+        ratios = {"of_parent": accuracy / self.parent, "macs_ratio": macs / self.captured.graph.macs}
+        self.keep({"what": what, "accuracy": accuracy} | ratios | {"seconds": seconds})
+
+    def calibrated(self, design: "BranchDesign", steps: int = 0, **options: Any) -> "BranchedModel":
+        """A network built, calibrated and refined by so many steps."""
         from stretch.transform import build
         from stretch.transform.calibrate import calibrate
         from stretch.transform.calibrate.split import Images
         from stretch.transform.refine import Refinement, refine
 
-        start = time.perf_counter()
         model = build(self.captured, design).to(self.device)
         calibrate(model, self.captured, self.images, **options)
         if steps:
             refine(model, self.captured, Images(self.images), Refinement(steps=steps, seed=self.seed))
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
-        return model, time.perf_counter() - start
+        return model
 
     def calibrate(self) -> None:
         """Every design as built, with joins alone, with fitted layers, and some refined."""
         from stretch.transform import build
 
         for name, join, refined in BRANCHED:
-            design = self.design(name, join)
-            start = time.perf_counter()
-            model = build(self.captured, design).to(self.device)
-            self.add(
-                f"{name}, {join}: inherited",
-                fp32_accuracy(model, self.test_set, self.normalise),
-                model.graph.macs,
-                time.perf_counter() - start,
-            )
-            segment_options: dict[str, dict[str, Any]] = {"joins alone": {"layers": False}, "calibrated": {}}
+            design = design_of(name, self.captured.graph, join=join)
+            makers: dict[str, Callable[[], BranchedModel]] = {
+                "inherited": lambda design=design: build(self.captured, design).to(self.device),
+                "joins alone": lambda design=design: self.calibrated(design, layers=False),
+                "calibrated": lambda design=design: self.calibrated(design),
+            }
             if refined:
-                segment_options["refined"] = {"steps": REFINE}
-            for label, options in segment_options.items():
-                model, seconds = self.calibrated(design, **options)
-                self.add(f"{name}, {join}: {label}", fp32_accuracy(model, self.test_set, self.normalise), model.graph.macs, seconds)
+                makers["refined"] = lambda design=design: self.calibrated(design, REFINE)
+            for label, make in makers.items():
+                model, seconds = self.timed(make)
+                self.add(f"{name}, {join}: {label}", self.accuracy(model), model.graph.macs, seconds)
 
     def train(self) -> None:
         """Some epochs from the calibrated start and as many from scratch, the two side by side."""
-        from experiments.gpu import train_side_by_side
         from stretch.train.loop import Run
         from stretch.train.prepare import initialise
         from stretch.train.recipe import TrainConfig
         from stretch.transform import BranchedModel
 
         name, join = TRAINED
-        design = self.design(name, join)
-        model, _ = self.calibrated(design)
-        state = {key: value.clone() for key, value in model.state_dict().items()}
+        design = design_of(name, self.captured.graph, join=join)
+        state = {key: value.clone() for key, value in self.calibrated(design).state_dict().items()}
         for epochs in EPOCHS:
             tuned, scratch = (BranchedModel(self.captured.graph, design) for _ in range(2))
             tuned.load_state_dict(state)
             initialise(scratch)
             common: dict[str, Any] = {"epochs": epochs, "weight_decay": 5e-4, "seed": self.seed}
             configs = (TrainConfig(learning_rate=0.05, **common), TrainConfig(warmup_epochs=min(5, epochs / 10), **common))
-            runs = [
-                Run(start.to(self.device), (self.train_set, self.test_set), config)
-                for start, config in zip((tuned, scratch), configs, strict=True)
-            ]
+            runs = [Run(start.to(self.device), self.sets, config) for start, config in zip((tuned, scratch), configs, strict=True)]
             train_side_by_side(runs)
             for label, run in zip((f"calibrated + {epochs} epochs", f"from scratch, {epochs} epochs"), runs, strict=True):
                 seconds = sum(e.seconds for e in run.history.epochs)
                 self.add(f"{name}, {join}: {label}", run.history.accuracy, tuned.graph.macs, seconds)
 
 
-def job(seed: int, data: Path, out: Path, epochs: int, parts: tuple[str, ...]) -> None:
-    """Measure one seed; its results are in one file per part, row by row."""
-    out.mkdir(parents=True, exist_ok=True)
+def job(gpu: int, seed: int, data: Path, out: Path, epochs: int) -> None:
+    """Measure one seed on one GPU; its file gets row by row."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = str(gpu)
     work = Job(seed, data, out, epochs)
-    parent = work.rows[0]
-    for number, part in enumerate(parts):
-        work.rows, work.file = [] if number else [parent], out / f"calibration-{seed}-{part}.json"
-        getattr(work, part)()
-
-
-def queue(seeds: list[str], data: Path, out: Path, epochs: int, parts: tuple[str, ...]) -> int:
-    """One process a seed, each on a GPU of its own; returns how many failed."""
-    words = ["--data", str(data), "--out", str(out), "--epochs", str(epochs), "--part", *parts]
-    command = [sys.executable, "-m", "experiments.calibration.run", "job"]
-    processes = [
-        subprocess.Popen([*command, seed, *words], env=os.environ | {"CUDA_VISIBLE_DEVICES": str(gpu)}) for gpu, seed in enumerate(seeds)
-    ]
-    return sum(process.wait() != 0 for process in processes)
+    work.calibrate()
+    work.train()
 
 
 def record(folder: Path) -> None:
     """Make the record of the seeds in a folder."""
-    from experiments.records import write_record
-
-    runs = [json.loads(file.read_text()) for file in sorted(folder.glob("calibration-*.json"))]
+    runs = read_runs(folder, "calibration-*.json")
     result: dict[str, dict[int, dict[str, Any]]] = {}
     for run in runs:
         for row in run["rows"]:
@@ -241,25 +236,21 @@ def record(folder: Path) -> None:
     )
 
 
-def main() -> int:
+def main() -> None:
     """Run one of the commands."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["job", "queue", "record"])
-    parser.add_argument("names", nargs="*")
+    parser.add_argument("what", choices=["queue", "record"])
+    parser.add_argument("names", nargs="+", help="seeds, or the folder of their results")
     parser.add_argument("--data", type=Path, default=Path("cifar.npz"))
     parser.add_argument("--out", type=Path, default=Path("runs/calibration"))
     parser.add_argument("--epochs", type=int, default=100, help="of the parent")
-    parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
     options = parser.parse_args()
-    parts = tuple(options.part)
-    if options.what == "job":
-        job(int(options.names[0]), options.data, options.out, options.epochs, parts)
-    elif options.what == "queue":
-        return queue(options.names, options.data, options.out, options.epochs, parts)
-    else:
+    if options.what == "record":
         record(Path(options.names[0]))
-    return 0
+        return
+    jobs = [(gpu, int(seed), options.data, options.out, options.epochs) for gpu, seed in enumerate(options.names)]
+    list(side_by_side(job, jobs, len(jobs)))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -3,13 +3,9 @@
 The accuracies are those of the measured record; the latencies are the planner's for the profile mi9-release (paper 003, table 3).
 """
 
-from experiments.cifar_accuracy.run import ALIGN, HERE, MAIN, MEETS, MODEL
+from experiments.cifar_accuracy.run import HERE, MAIN, MEETS, design_of, original_graph
 from experiments.records import About, Facts, Row, read_record, write_record
 from predictors.devices import load_device
-from stretch.network.capture import capture
-from stretch.network.models.tiny import CifarFamily
-from stretch.planning.design.branch_design import load_draft
-from stretch.planning.design.scale import resolve_design
 from stretch.planning.plan import evaluate
 
 DEVICE = "mi9-release"
@@ -19,14 +15,12 @@ EPOCHS = 40
 def main() -> None:
     """Make the record."""
     measured = {str(row["variant"]): row for row in read_record(HERE / "results" / "h200.json").tables["accuracy"]}
-    graph = capture(CifarFamily().build(MODEL), (1, 3, 32, 32), MODEL).graph
-    profile = load_device(DEVICE)
+    graph, profile = original_graph(), load_device(DEVICE)
     rows: list[Row] = []
     three = "branched, depth only"
     order = ["9 meeting points", "6 meeting points", three, *list(MEETS)[2:]]
     for variant in order:
-        name = (MAIN | MEETS)[variant]
-        planned = evaluate(graph, profile, resolve_design(load_draft(HERE / "designs" / f"{name}.toml"), graph, DEVICE, ALIGN, "cpu"))
+        planned = evaluate(graph, profile, design_of((MAIN | MEETS)[variant] or "", graph, DEVICE))
         row = measured[f"{variant}, {EPOCHS} epochs"]
         rows.append(
             {

@@ -1,7 +1,7 @@
 """Does branching keep the accuracy of ResNet-56 on CIFAR-10 at equal cost?
 
-``job VARIANT SEEDS`` trains one network, ``queue DESIGN:SEEDS:EPOCHS[:soft|:weighted] …``
-one job a GPU at a time, its seeds (0+1+2) side by side; ``record FOLDER`` makes the record of what they left there.
+``job VARIANT SEEDS`` trains one network. ``queue DESIGN:SEEDS:EPOCHS[:soft|:weighted] …`` trains
+one network per GPU at a time, its seeds (0+1+2) side by side. ``record FOLDER`` makes the record of the results.
 """
 
 import argparse
@@ -10,11 +10,18 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from experiments.gpu import facts, origin
+from experiments.gpu import device_and_images, facts, origin, read_runs
+from experiments.records import Row, write_record
+
+if TYPE_CHECKING:
+    from predictors.graph import OpGraph
+    from stretch.planning.design.branch_design import BranchDesign
 
 HERE = Path(__file__).parent
 MODEL = "resnet56_cifar10"
@@ -46,9 +53,8 @@ RATIOS: dict[str, str | None] = {
 #: Before scaling (paper 003, table 8), at twice the cost.
 REPLICATED: dict[str, str | None] = {"replicated, not scaled": "replicated"}
 VARIANTS = MAIN | MEETS | RATIOS | REPLICATED
-#: Multiples of 8 keep the GPU's matrix units busy; the designs are accuracy's matter, not a phone's.
+#: Multiples of 8 keep the GPU's matrix units busy; the designs are judged by accuracy, not by a phone's latency.
 ALIGN = {"cpu": 8, "gpu": 8, "dsp": 8}
-
 
 #: Weight and temperature of a teacher's labels, as Zhou et al. 2021 set them for CIFAR.
 SHARE, TEMPERATURE = 0.7, 4.0
@@ -59,35 +65,55 @@ def short(variant: str) -> str:
     return VARIANTS[variant] or "sequential"
 
 
+def original_graph() -> "OpGraph":
+    """The original as operators."""
+    from stretch.network.capture import capture
+    from stretch.network.models.tiny import CifarFamily
+
+    return capture(CifarFamily().build(MODEL), (1, 3, 32, 32), MODEL).graph
+
+
+def design_of(name: str, graph: "OpGraph", device: str = "mi9", join: str = "") -> "BranchDesign":
+    """A design of this experiment for the original.
+
+    Args:
+        name: Of its file.
+        graph: The original.
+        device: Device of the design.
+        join: Replaces the joins of the file; empty keeps them.
+    """
+    from msgspec.structs import replace
+
+    from stretch.planning.design.branch_design import load_draft
+    from stretch.planning.design.scale import resolve_design
+
+    draft = load_draft(HERE / "designs" / f"{name}.toml")
+    if join:
+        draft = replace(draft, segments=[replace(segment, join=join) for segment in draft.segments])
+    return resolve_design(draft, graph, device, ALIGN, "cpu")
+
+
 def teacher_file(out: Path) -> Path:
     """Where the sequential network with seed 0 leaves its weights, to teach others."""
     return out / "teacher.safetensors"
 
 
 def job(variant: str, seeds: list[int], data: Path, out: Path, epochs: int, branches_beside: bool, kd: str = "") -> None:
-    """Train one variant from scratch, once for each seed, side by side on one GPU, and write what came out."""
+    """Train one variant from scratch, once for each seed, side by side on one GPU, and write the results."""
     import torch
     from safetensors.torch import load_file, save_file
 
     from experiments.gpu import train_side_by_side
-    from stretch.network.capture import capture
     from stretch.network.models.tiny import CifarFamily
-    from stretch.planning.design.branch_design import load_draft
-    from stretch.planning.design.scale import resolve_design
-    from stretch.train.images import load_arrays
     from stretch.train.loop import Run
     from stretch.train.prepare import initialise
     from stretch.train.recipe import TrainConfig
     from stretch.transform import BranchedModel
 
-    torch.backends.cudnn.benchmark = True
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    train_set, test_set = (part.to(device) for part in load_arrays(data, 10))
+    device, images = device_and_images(data)
     out.mkdir(parents=True, exist_ok=True)
-    original = CifarFamily().build(MODEL)
-    graph = capture(original, (1, 3, 32, 32), MODEL).graph
-    name = VARIANTS[variant]
-    design = resolve_design(load_draft(HERE / "designs" / f"{name}.toml"), graph, "mi9", ALIGN, "cpu") if name else None
+    graph, name = original_graph(), VARIANTS[variant]
+    design = design_of(name, graph) if name else None
     teacher = None
     if kd:
         teacher = CifarFamily().build(MODEL)
@@ -109,7 +135,7 @@ def job(variant: str, seeds: list[int], data: Path, out: Path, epochs: int, bran
             distill_kind="weighted" if kd == "weighted" else "soft",
             temperature=TEMPERATURE,
         )
-        runs.append(Run(model.to(device), (train_set, test_set), config, teacher=teacher))
+        runs.append(Run(model.to(device), images, config, teacher=teacher))
     train_side_by_side(runs)
     for seed, run in zip(seeds, runs, strict=True):
         if design is None and seed == 0 and not teacher_file(out).exists():
@@ -188,34 +214,44 @@ def queue(jobs: list[str], data: Path, out: Path, minutes: float) -> int:
     return failed
 
 
-def record(folder: Path) -> None:
-    """Make the record of the runs in a folder."""
+def accuracy_row(variant: str, runs: Sequence[dict[str, Any]]) -> Row:
+    """Mean accuracy over the seeds of a variant, with Student's interval, and its cost relative to the original's."""
     from scipy import stats
 
-    from experiments.records import write_record
+    values = np.array([run["accuracy"] * 100 for run in runs])
+    spread = float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
+    return {
+        "variant": variant,
+        "seeds": len(runs),
+        "top-1 %": round(float(values.mean()), 2),
+        "95 % interval ±": None if spread is None else round(spread, 2),
+        "MACs ratio": round(runs[0]["macs_ratio"], 3),
+    }
 
-    runs = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
+
+def median_minutes(runs: Sequence[dict[str, Any]]) -> float:
+    """Median GPU minutes of runs."""
+    return round(float(np.median([run["minutes"] for run in runs])), 2)
+
+
+def record(folder: Path) -> None:
+    """Make the record of the runs in a folder."""
+    runs = read_runs(folder)
     full = [r for r in runs if r["branches_beside"]]
     rows = []
     for variant, epochs in dict.fromkeys(
         (r["variant"], r["epochs"]) for r in sorted(full, key=lambda r: (-r["epochs"], list(VARIANTS).index(r["variant"])))
     ):
         current = [r for r in full if r["variant"] == variant and r["epochs"] == epochs]
-        values = np.array([r["accuracy"] * 100 for r in current])
-        spread = float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
         rows.append(
-            {
-                "variant": f"{variant}, {epochs} epochs",
-                "seeds": len(current),
-                "top-1 %": round(float(values.mean()), 2),
-                "95 % interval ±": round(spread, 2) if spread is not None else None,
-                "MACs ratio": round(current[0]["macs_ratio"], 3),
+            accuracy_row(f"{variant}, {epochs} epochs", current)
+            | {
                 "parameters ratio": round(current[0]["params_ratio"], 3),
                 "s an epoch": round(float(np.median([r["seconds_per_epoch"] for r in current])), 2),
-                "GPU minutes a run": round(float(np.median([r["minutes"] for r in current])), 2),
+                "GPU minutes a run": median_minutes(current),
             }
         )
-    singles = [
+    singles: list[Row] = [
         {
             "run": f"{short(r['variant'])} seed {r['seed']}{'' if r['branches_beside'] else ' one stream'}",
             "top-1 %": round(r["accuracy"] * 100, 2),
@@ -251,15 +287,8 @@ def main() -> int:
     parser.add_argument("--one-stream", action="store_true", help="branches one after another on the GPU")
     options = parser.parse_args()
     if options.what == "job":
-        job(
-            options.names[0],
-            [int(seed) for seed in options.names[1].split("+")],
-            options.data,
-            options.out,
-            options.epochs,
-            not options.one_stream,
-            options.kd,
-        )
+        seeds = [int(seed) for seed in options.names[1].split("+")]
+        job(options.names[0], seeds, options.data, options.out, options.epochs, not options.one_stream, options.kd)
     elif options.what == "queue":
         return queue(options.names, options.data, options.out, options.minutes)
     else:

@@ -3,16 +3,12 @@
 FOLDER holds what `experiments.cifar_accuracy.run queue` wrote.
 """
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from scipy import stats
-
-from experiments.cifar_accuracy.run import HERE
-from experiments.gpu import origin
+from experiments.cifar_accuracy.run import HERE, accuracy_row, median_minutes, short
+from experiments.gpu import origin, read_runs
 from experiments.records import Row, read_record, write_record
 
 EPOCHS = 40
@@ -48,30 +44,23 @@ TABLES: dict[str, tuple[tuple[str, str, str], ...]] = {
 
 def label(run: dict[str, Any]) -> tuple[str, str]:
     """Design and teacher's labels of a run."""
-    from experiments.cifar_accuracy.run import short
-
     return short(run["variant"]), run["kd"]
 
 
-def row(name: str, current: list[dict[str, Any]]) -> Row:
-    """Mean over seeds, with Student's interval."""
-    values = np.array([100 * r["accuracy"] for r in current])
-    spread = float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
-    return {
-        "variant": name,
-        "seeds": len(current),
-        "top-1 %": round(float(values.mean()), 2),
-        "95 % interval ±": round(spread, 2) if spread is not None else None,
-        "MACs ratio": round(current[0]["macs_ratio"], 3),
-        "GPU minutes a run": round(float(np.median([r["minutes"] for r in current])), 2),
-    }
+def row(name: str, runs: list[dict[str, Any]]) -> Row:
+    """A variant with its GPU minutes."""
+    return accuracy_row(name, runs) | {"GPU minutes a run": median_minutes(runs)}
+
+
+def recorded_before() -> Row:
+    """The row `BEFORE`, which the other record has."""
+    rows = read_record(HERE / "results" / "h200.json").tables["accuracy"]
+    return next(row for row in rows if row["variant"] == BEFORE)
 
 
 def main() -> None:
     """Make the record."""
-    runs = [json.loads(file.read_text()) for file in sorted(Path(sys.argv[1]).glob("*.json"))]
-    runs = [run for run in runs if run["epochs"] == EPOCHS]
-    before = next(r for r in read_record(HERE / "results" / "h200.json").tables["accuracy"] if r["variant"] == BEFORE)
+    runs, before = [run for run in read_runs(Path(sys.argv[1])) if run["epochs"] == EPOCHS], recorded_before()
     tables: dict[str, list[Row]] = {}
     for table, wanted in TABLES.items():
         tables[table] = []

@@ -3,8 +3,8 @@
 import csv
 from pathlib import Path
 
-from experiments.cifar_accuracy.run import ALIGN, MODEL
 from experiments.cifar_accuracy.run import HERE as MEASURED
+from experiments.cifar_accuracy.run import MODEL, design_of, original_graph
 from experiments.cifar_accuracy.scaling import TABLES
 from experiments.networks import MODELS, graph_of
 from experiments.records import About, Facts, Row, Value, read_record, write_record
@@ -12,13 +12,9 @@ from experiments.simulated_speedup.run import MACS
 from predictors.devices import load_device
 from predictors.errors import InfeasibleError
 from predictors.predictor import LatencyPredictor
-from stretch.network.capture import capture
-from stretch.network.models.tiny import CifarFamily
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import timeline
-from stretch.planning.design.branch_design import load_draft
-from stretch.planning.design.scale import resolve_design
 from stretch.planning.plan import evaluate, plan
 
 HERE = Path(__file__).parent
@@ -68,8 +64,7 @@ def split_row(model: str, device: str) -> Row:
 def tradeoff_rows() -> list[Row]:
     """Predicted latency of the designs whose accuracy was measured (figure 12)."""
     record = read_record(MEASURED / "results" / "h200_scaling.json")
-    graph = capture(CifarFamily().build(MODEL), (1, 3, 32, 32), MODEL).graph
-    device = load_device(DEVICE)
+    graph, device = original_graph(), load_device(DEVICE)
     rows: dict[str, Row] = {}
     for table in SHOWN:
         measured = {str(row["variant"]): row for row in record.tables[table]}
@@ -77,18 +72,15 @@ def tradeoff_rows() -> list[Row]:
             if design in rows or variant not in measured:
                 continue
             # any design states the original's best processor
-            name = "depth_only" if design == "sequential" else design
-            draft = load_draft(MEASURED / "designs" / f"{name}.toml")
-            evaluation = evaluate(graph, device, resolve_design(draft, graph, DEVICE, ALIGN, "cpu"))
-            ms = evaluation.best_single.ms if design == "sequential" else evaluation.run.makespan_ms
-            exchange = 0.0 if design == "sequential" else evaluation.run.communication_ms
+            branched = design != "sequential"
+            evaluation = evaluate(graph, device, design_of(design if branched else "depth_only", graph, DEVICE))
             rows[design] = {
                 "design": variant,
-                "branched": design != "sequential",
+                "branched": branched,
                 "top-1 %": measured[variant]["top-1 %"],
                 "95 % interval ±": measured[variant]["95 % interval ±"],
-                "predicted ms": round(ms, 3),
-                "of it exchange ms": round(exchange, 3),
+                "predicted ms": round(evaluation.run.makespan_ms if branched else evaluation.best_single.ms, 3),
+                "of it exchange ms": round(evaluation.run.communication_ms if branched else 0.0, 3),
                 "MACs ratio": measured[variant]["MACs ratio"],
             }
     return list(rows.values())

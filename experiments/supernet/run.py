@@ -14,51 +14,51 @@ from typing import Any
 
 import numpy as np
 
+from experiments.cifar_accuracy.run import HERE as MEASURED
+from experiments.cifar_accuracy.run import MODEL, design_of, short
+from experiments.cifar_accuracy.scaling import recorded_before
+from experiments.gpu import device_and_images, facts, origin, read_runs
+from experiments.records import Row, read_record, write_record
 from stretch.train.recipe import SandwichConfig
 
 HERE = Path(__file__).parent
-FOLDER = HERE.parent / "cifar_accuracy" / "designs"
-MODEL = "resnet56_cifar10"
 #: Two processors, the same three meeting points, 0.98 to 1.02 of the original's cost.
 POOL = ("depth_only", "third", "two_thirds", "seven_ninths", "eight_ninths", "width_only", "quarter_width", "deep_narrow_shallow_wide")
 #: The training of the original that supernets start from, as the record of experiments/cifar_accuracy calls it.
 PARENT = "sequential, 100 epochs"
+#: Maximum learning rate.
+RATE = 0.1
 #: Images for the batch-norm statistics of an extracted subnet.
 IMAGES = 4096
 
 
-def job(seed: int, data: Path, out: Path, epochs: int, parent: Path | None, rate: float, sandwich: SandwichConfig) -> None:
-    """Train one supernet and write what its subnets reach."""
+def job(seed: int, data: Path, out: Path, epochs: int, parent: Path | None, sandwich: SandwichConfig) -> None:
+    """Train one supernet and write the accuracy of its subnets."""
     import torch
     from safetensors.torch import load_file
 
-    from experiments.cifar_accuracy.run import ALIGN
-    from experiments.gpu import facts
     from stretch.network.capture import capture
     from stretch.network.models.tiny import CifarFamily
-    from stretch.planning.design.branch_design import load_draft
-    from stretch.planning.design.scale import resolve_design
     from stretch.train.distributed import World
-    from stretch.train.images import load_arrays
     from stretch.train.loop import Run, evaluate
     from stretch.train.recipe import TrainConfig
     from stretch.train.supernet import Supernet
 
-    torch.backends.cudnn.benchmark = True
+    device, images = device_and_images(data)
     torch.manual_seed(seed)
     original = CifarFamily().build(MODEL)
     if parent is not None:
         original.load_state_dict(load_file(parent), strict=False)
     captured = capture(original, (1, 3, 32, 32), MODEL)
-    designs = [resolve_design(load_draft(FOLDER / f"{name}.toml"), captured.graph, "mi9", ALIGN, "cpu") for name in POOL]
-    world = World(device=torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    designs = [design_of(name, captured.graph) for name in POOL]
+    world = World(device=device)
     config = TrainConfig(
-        epochs=epochs, weight_decay=5e-4, learning_rate=rate, warmup_epochs=0 if parent else min(5, epochs / 10), seed=seed
+        epochs=epochs, weight_decay=5e-4, learning_rate=RATE, warmup_epochs=0 if parent else min(5, epochs / 10), seed=seed
     )
     start = time.perf_counter()
     supernet = Supernet(captured, designs, world.device, scratch=parent is None, channels_last=True).train()
     teacher = copy.deepcopy(original) if not sandwich.largest else None
-    run = Run(supernet, load_arrays(data, 10), config, teacher=teacher, world=world, sandwich=sandwich)
+    run = Run(supernet, images, config, teacher=teacher, world=world, sandwich=sandwich)
     prepared = time.perf_counter() - start
     for row in run.steps(1000):
         if row is not None and row.epoch % 5 == 1:
@@ -85,8 +85,7 @@ def job(seed: int, data: Path, out: Path, epochs: int, parent: Path | None, rate
         "epochs": epochs,
         "random": sandwich.random,
         "largest": sandwich.largest,
-        "smallest": sandwich.smallest,
-        "rate": rate,
+        "rate": RATE,
         "rows": rows,
         "seconds_per_epoch": float(np.median([e.seconds for e in run.history.epochs])),
         "minutes": trained / 60,
@@ -101,9 +100,7 @@ def job(seed: int, data: Path, out: Path, epochs: int, parent: Path | None, rate
 
 def parent_minutes() -> float:
     """GPU minutes of training the original, from the record of that training."""
-    from experiments.records import read_record
-
-    rows = read_record(FOLDER.parent / "results" / "h200.json").tables["accuracy"]
+    rows = read_record(MEASURED / "results" / "h200.json").tables["accuracy"]
     return float(next(row for row in rows if row["variant"] == PARENT)["GPU minutes a run"] or 0)
 
 
@@ -126,14 +123,7 @@ def record(folder: Path, alone: Path) -> None:
     """Make the record of the supernets in one folder and the stand-alone runs in another."""
     from scipy import stats
 
-    from experiments.cifar_accuracy.run import short
-    from experiments.cifar_accuracy.scaling import BEFORE
-    from experiments.gpu import origin
-    from experiments.records import Row, read_record, write_record
-
-    runs = [json.loads(file.read_text()) for file in sorted(folder.glob("supernet-*.json"))]
-    single = [json.loads(file.read_text()) for file in sorted(alone.glob("*.json"))]
-    before = next(r for r in read_record(FOLDER.parent / "results" / "h200.json").tables["accuracy"] if r["variant"] == BEFORE)
+    runs, single, before = read_runs(folder, "supernet-*.json"), read_runs(alone), recorded_before()
     kinds = {"largest teaches": [r for r in runs if r["largest"]], "original teaches": [r for r in runs if not r["largest"]]}
     rows: list[Row] = []
     minutes = []
@@ -155,15 +145,9 @@ def record(folder: Path, alone: Path) -> None:
     both = [row for row in rows if row["alone, 40 epochs"] is not None]
     agreement: list[Row] = []
     for kind in kinds:
-        found_rank = stats.spearmanr([row[f"subnet, {kind}"] for row in both], [row["alone, 40 epochs"] for row in both])
-        agreement.append(
-            {
-                "subnets": kind,
-                "designs": len(both),
-                "rank correlation": round(float(found_rank.statistic), 2),
-                "p": round(float(found_rank.pvalue), 3),
-            }
-        )
+        rank = stats.spearmanr([row[f"subnet, {kind}"] for row in both], [row["alone, 40 epochs"] for row in both])
+        numbers: Row = {"rank correlation": round(float(rank.statistic), 2), "p": round(float(rank.pvalue), 3)}
+        agreement.append({"subnets": kind, "designs": len(both)} | numbers)
     mean = float(np.mean([m for m in minutes if m]))
     totals = {kind: float(np.median([run["minutes"] for run in those])) for kind, those in kinds.items()}
     cost = cost_rows(mean, totals, parent_minutes())
@@ -192,16 +176,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/supernet"))
     parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--parent", type=Path, help="weights of the original to start from; from scratch without")
-    parser.add_argument("--rate", type=float, default=0.1, help="largest learning rate")
     parser.add_argument("--random", type=int, default=2, help="random subnets in every step")
     parser.add_argument("--taught", action="store_true", help="by the original, without the largest subnet")
-    parser.add_argument("--smallest", action="store_true", help="train the smallest subnet, too")
     options = parser.parse_args()
     if options.what == "record":
         record(Path(options.names[0]), Path(options.names[1]))
         return
-    sandwich = SandwichConfig(random=options.random, largest=not options.taught, smallest=options.smallest)
-    job(int(options.names[0]), options.data, options.out, options.epochs, options.parent, options.rate, sandwich)
+    sandwich = SandwichConfig(random=options.random, largest=not options.taught, smallest=False)
+    job(int(options.names[0]), options.data, options.out, options.epochs, options.parent, sandwich)
 
 
 if __name__ == "__main__":
