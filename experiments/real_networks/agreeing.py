@@ -1,19 +1,16 @@
 """The fastest network that agrees with the original as often as asked for, next to exact branches and to the original without blocks.
 
-`python -m experiments.real_networks.agreeing measure NETWORK DEVICE --weights FOLDER --images FOLDER --out FILE` writes one row, on the CPU;
-`python -m experiments.real_networks.agreeing record FILE…` makes rows a record.
+`python -m experiments.real_networks.agreeing measure --network NETWORK --device DEVICE --weights FOLDER --images FOLDER --out FILE` writes
+one row, on the CPU; `python -m experiments.real_networks.agreeing record FILE…` makes rows a record.
 """
 
-import argparse
-import json
 import resource
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
-from experiments.gpu import facts, origin
 from experiments.real_networks.more_images import ALL
+from experiments.real_networks.run import command_parser, keep_rows, kept_rows
 from experiments.records import About, Facts, Row, write_record
 
 HERE = Path(__file__).parent
@@ -21,7 +18,7 @@ HERE = Path(__file__).parent
 LEAST = 0.9
 
 
-def measured(name: str, device: str, weights: Path, images: Path, options: dict[str, Any]) -> Row:
+def measured(name: str, device: str, weights: Path, images: Path, count: int) -> Row:
     """Run `stretch branch --images --min-agreement --repair`, and describe the network that it finds."""
     import stretch
     from predictors.devices import load_device
@@ -30,15 +27,22 @@ def measured(name: str, device: str, weights: Path, images: Path, options: dict[
     from stretch.planning.plan import plan
 
     real, start = ALL[name], time.monotonic()
-    asked = {"weights": str(weights / real.weights), "preprocessing": real.preprocessing or None, "images": str(images)} | options
     result = stretch.branch(
-        real.name, device, min_agreement=LEAST, repair=True, progress=lambda text: sys.stderr.write(f"{text}\n"), **asked
+        real.name,
+        device,
+        weights=str(weights / real.weights),
+        preprocessing=real.preprocessing or None,
+        images=str(images),
+        image_count=count,
+        min_agreement=LEAST,
+        repair=True,
+        progress=lambda text: sys.stderr.write(f"{text}\n"),
     )
     planned, agreement, shortened = result.plan, result.agreement, result.plan.shortened
     exact = plan(planned.graph, load_device(device), PlanConfig(kinds=exact_kinds(), precision=planned.config.precision))
     usage = resource.getrusage(resource.RUSAGE_SELF)
     single = planned.best_single.ms
-    row: Row = {"case": f"{name}, {device}", "images": options["image_count"], "seconds": round(time.monotonic() - start)}
+    row: Row = {"case": f"{name}, {device}", "images": count, "seconds": round(time.monotonic() - start)}
     row["processor_seconds"] = round(usage.ru_utime + usage.ru_stime)
     row["left_out"] = sum(len(part.missing) for part in planned.design.segments)
     row["branched"] = "; ".join(f"{part.name}: {part.join}" for part in planned.design.segments if not part.whole)
@@ -53,24 +57,18 @@ def measured(name: str, device: str, weights: Path, images: Path, options: dict[
 
 def main() -> None:
     """Measure, or make a record."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["measure", "record"])
-    parser.add_argument("names", nargs="*", help="for measure: network and device; for record: files that measure wrote")
-    parser.add_argument("--weights", type=Path, help="folder of weights")
-    parser.add_argument("--images", type=Path, help="folder of photographs")
+    parser = command_parser(__doc__)
+    parser.add_argument("--network", choices=ALL)
+    parser.add_argument("--device")
     parser.add_argument("--image-count", type=int, default=400, help="photographs for calibration")
-    parser.add_argument("--out", type=Path, help="for measure: file of the row")
     options = parser.parse_args()
     if options.what == "measure":
-        asked = {"image_count": options.image_count}
-        network, device = options.names
-        row = measured(network, device, options.weights, options.images, asked)
-        options.out.write_text(json.dumps(facts() | {"rows": [row]}))
+        keep_rows([measured(options.network, options.device, options.weights, options.images, options.image_count)], options.out)
         return
-    runs = [json.loads(Path(name).read_text()) for name in options.names]
+    rows, where = kept_rows(options.files)
     write_record(
         HERE / "results" / "agreeing.json",
-        {"cases": [row for run in runs for row in run["rows"]]},
+        {"cases": rows},
         source="measured",
         command="python -m experiments.real_networks.agreeing measure",
         runs=1,
@@ -79,7 +77,7 @@ def main() -> None:
             f"`branch --min-agreement {LEAST:g} --repair` on all processors of the device. Agreement on photographs that neither planning nor calibration saw, with its 95 % interval; float32; one seed.",
             "`left_out`: blocks that the branched network does without. `shortened`: the original without its least important blocks on the best single processor, as fast, calibrated and compared on the same photographs. `processor_seconds`: time of all threads, user and system.",
         ],
-        **origin(runs),
+        **where,
     )
 
 

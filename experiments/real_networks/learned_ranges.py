@@ -4,15 +4,13 @@
 turns, on the CPU; `python -m experiments.real_networks.learned_ranges record FILE…` makes the rows a record.
 """
 
-import json
 import math
-import sys
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.gpu import facts, origin
-from experiments.real_networks.more_images import ALL, command_parser, rounded_agreement
-from experiments.real_networks.run import HELD_BACK
+from experiments.real_networks.more_images import ALL, rounded_agreement
+from experiments.real_networks.run import HELD_BACK, command_parser, keep_rows, kept_rows, opened
 from experiments.records import Row, write_record
 
 if TYPE_CHECKING:
@@ -54,18 +52,13 @@ def trained(name: str, learned: bool, steps: int, seed: int, weights: Path, imag
     """Train a whole network, as int8 rounds it, to give what it gives in float32."""
     import torch
 
-    from scheduler.bundle.preprocessing import requested_preprocessing
-    from stretch.stages.build import divide_images
-    from stretch.stages.network import read_network
     from stretch.stages.rounded import RoundedModel
     from stretch.transform.build import build
     from stretch.transform.calibrate import undivided_design
     from stretch.transform.refine import Views, relative_error
 
-    real = ALL[name]
-    network = read_network(real.name, weights=str(weights / real.weights), shape=(1, 3, SIDE, SIDE))
-    preprocessing = requested_preprocessing(network.loaded.preprocessing, real.preprocessing, network.graph.input.shape)
-    divided, original = divide_images(images, network.captured, IMAGES, preprocessing, HELD_BACK), network.captured.module.eval()
+    network, _, divided = opened(ALL[name], weights, images, IMAGES, shape=(1, 3, SIDE, SIDE))
+    original = network.captured.module.eval()
     fitted = torch.cat(divided.fitted)
     model = build(network.captured, undivided_design(network.captured)).eval()
     rounded = RoundedModel(model, {"cpu": "int8"}, fitted[: 2 * BATCH].split(BATCH)).eval()
@@ -96,18 +89,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
     if options.what == "measure":
-        about, rows = facts(), list[Row]()
-        for seed in range(options.seeds):
-            for name in options.networks:
-                for learned in (False, True):
-                    rows.append(trained(name, learned, options.steps, seed, options.weights, options.images))
-                    sys.stderr.write(f"{json.dumps(rows[-1])}\n")
-                    options.out.write_text(json.dumps(about | {"rows": rows}))
+        cases = product(range(options.seeds), options.networks, (False, True))
+        rows = (trained(name, learned, options.steps, seed, options.weights, options.images) for seed, name, learned in cases)
+        keep_rows(rows, options.out)
         return
-    runs = [json.loads(file.read_text()) for file in options.files]
+    kept, where = kept_rows(options.files)
     write_record(
         HERE / "results" / "learned_ranges.json",
-        {"trainings": sorted((row for run in runs for row in run["rows"]), key=lambda row: (row["network"], row["seed"], row["learned"]))},
+        {"trainings": sorted(kept, key=lambda row: (row["network"], row["seed"], row["learned"]))},
         source="measured",
         command="python -m experiments.real_networks.learned_ranges measure",
         runs=1,
@@ -115,7 +104,7 @@ def main() -> None:
             f"Whole networks of torchvision and timm as int8 rounds them, at {SIDE} x {SIDE}, trained on views of {IMAGES} photographs, {BATCH} a step, to give what the original gives. Compared with the original on {HELD_BACK} others, before (`start_`) and after; 95 % intervals.",
             f"`learned`: logarithms of the scales of tensors are trained too, at a rate of {SCALE_RATE:g}; weights at {RATE:g} in both forms.",
         ],
-        **origin(runs),
+        **where,
     )
 
 

@@ -4,17 +4,13 @@
 where there is one; `python -m experiments.real_networks.more_images record FILE…` makes them a record.
 """
 
-import argparse
-import json
-import multiprocessing
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.gpu import facts, origin
-from experiments.real_networks.run import HELD_BACK, NETWORKS, Real
+from experiments.gpu import side_by_side
+from experiments.real_networks.run import HELD_BACK, NETWORKS, Real, agreement, command_parser, keep_rows, kept_rows, opened
 from experiments.records import About, Facts, Row, write_record
 
 if TYPE_CHECKING:
@@ -69,29 +65,25 @@ def measured(trial: Trial, weights: Path, images: Path) -> Row:
     import msgspec
     import torch
 
-    from experiments.real_networks.pruning import agreement, calibrate_pruned, pruned_as_fast
+    from experiments.real_networks.pruning import calibrate_pruned, pruned_as_fast
     from predictors.devices import load_device
-    from scheduler.bundle.preprocessing import requested_preprocessing
     from stretch.evaluation.sensitivity.blocks import BlockLosses
     from stretch.planning.blocks import keep_blocks, shorten
     from stretch.planning.config import PlanConfig
     from stretch.planning.plan import evaluate, plan
-    from stretch.stages.build import divide_images, int8_rounding
-    from stretch.stages.network import read_network
+    from stretch.stages.build import int8_rounding
     from stretch.transform import build
     from stretch.transform.calibrate import calibrate
     from stretch.transform.calibrate.split import Images
     from stretch.transform.refine import Refinement, refine
     from stretch.transform.synthetic import Synthesis, synthesise
 
-    real, profile = ALL[trial.network], load_device(DEVICE)
-    network = read_network(real.name, weights=str(weights / real.weights))
+    network, preprocessing, divided = opened(ALL[trial.network], weights, images, MOST)
+    profile = load_device(DEVICE)
     for intact in INTACT:
         planned = plan(network.graph, profile, PlanConfig(**ASKED, intact=intact))
         if planned.best_single.ms >= SPEEDUP * planned.run.makespan_ms:
             break
-    preprocessing = requested_preprocessing(network.loaded.preprocessing, real.preprocessing, network.graph.input.shape)
-    divided = divide_images(images, network.captured, MOST, preprocessing, HELD_BACK)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     fitted = list(torch.cat(divided.fitted)[:: MOST // trial.photographs][: trial.photographs].to(device).split(32))
     # a cache has them once the first trial of this number has made them
@@ -159,29 +151,10 @@ def rounded_agreement(original: "Captured", network: "RoundedModel", images: "Se
     return {"rounded_error": round(sums.error, 4)} | {f"rounded_{key}": round(getattr(share, key), 4) for key in ("value", "low", "high")}
 
 
-def _one(job: tuple[Trial, Path, Path]) -> Row:
-    try:
-        return measured(*job)
-    except Exception as error:  # one that fails must not take the others with it
-        return {"trial": job[0].name, "failure": f"{type(error).__name__}: {error}"[:500]}
-
-
-def measure(options: argparse.Namespace) -> None:
-    """All trials, some side by side; each result is written as it comes."""
-    trials = [Trial(*text.split(",")[:2], *map(int, text.split(",")[2:])) for text in options.trial]
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    rows: list[Row] = []
-    with multiprocessing.get_context("spawn").Pool(options.side_by_side, maxtasksperchild=1) as pool:
-        for row in pool.imap_unordered(_one, [(trial, options.weights, options.images) for trial in trials]):
-            rows.append(row)
-            sys.stderr.write(f"{json.dumps(row)}\n")
-            options.out.write_text(json.dumps(facts() | {"rows": rows}))
-
-
 def record(files: Sequence[Path], name: str) -> None:
     """Make a record of what was measured, in a file of this name."""
-    runs = [json.loads(file.read_text()) for file in files]
-    rows = sorted((row for run in runs for row in run["rows"] if "failure" not in row), key=lambda row: str(row["trial"]))
+    rows, where = kept_rows(files)
+    rows.sort(key=lambda row: str(row["trial"]))
     empty = dict.fromkeys(key for row in rows for key in row)
     columns = {name: Facts(source="predicted") for name in ("predicted_ms", "best_single_ms", "speedup")}
     write_record(
@@ -198,19 +171,8 @@ def record(files: Sequence[Path], name: str) -> None:
             "`fitted_value`: agreement on the photographs that the network was fitted to. `rounded_value`: the network as int8 rounds its weights and tensors on all processors. The last steps of a refinement see that, as many per cent of them as `rounded` says.",
             "`synthetic`: images made from the original by `stretch.transform.synthetic`; calibration looks at them too, and half of the views of a refinement show them. Where trials ran side by side, seconds say little of one alone.",
         ],
-        **origin(runs),
+        **where,
     )
-
-
-def command_parser(description: str | None) -> argparse.ArgumentParser:
-    """The arguments of a script that measures into a file and makes a record of such files."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("what", choices=["measure", "record"])
-    parser.add_argument("files", type=Path, nargs="*", help="for record: what measure wrote")
-    parser.add_argument("--weights", type=Path, help="folder of weights")
-    parser.add_argument("--images", type=Path, help="folder of photographs")
-    parser.add_argument("--out", type=Path, help="for measure: file of the numbers")
-    return parser
 
 
 def main() -> None:
@@ -222,8 +184,10 @@ def main() -> None:
     options = parser.parse_args()
     if options.what == "record":
         record(options.files, options.name)
-    else:
-        measure(options)
+        return
+    trials = [Trial(*text.split(",")[:2], *map(int, text.split(",")[2:])) for text in options.trial]
+    jobs = [(trial, options.weights, options.images) for trial in trials]
+    keep_rows(side_by_side(measured, jobs, options.side_by_side), options.out)
 
 
 if __name__ == "__main__":

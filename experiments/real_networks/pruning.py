@@ -10,18 +10,14 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from experiments.real_networks.run import DEVICE
-from experiments.records import Row
 from predictors.errors import MissingBackendError, StretchError
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
 
     from predictors.graph import OpGraph
     from predictors.predictor import Estimate
     from stretch.network.capture import Captured
-    from stretch.planning.design.branch_design import BranchDesign
     from stretch.planning.result import PlanResult
     from stretch.transform.model import Branch, BranchedModel
 
@@ -121,16 +117,6 @@ def kept_channels(original: "OpGraph", pruned: "OpGraph", stayed: "Mapping[str, 
     return result
 
 
-def own_design(captured: "Captured") -> "BranchDesign":
-    """A network as it is, with its own meeting points."""
-    from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
-    from stretch.planning.network.segments import split_segments
-
-    stages = split_segments(captured.graph)
-    parts = [SegmentDesign(stage.name, stage.start, stage.end, (BranchScale("cpu", stage.depth, stage.width),)) for stage in stages]
-    return BranchDesign(captured.graph.name, DEVICE, tuple(parts))
-
-
 def calibrate_pruned(
     original: "Captured", pruned: Pruned, images: "Sequence[torch.Tensor]", synthetic: "Sequence[torch.Tensor]" = ()
 ) -> "BranchedModel":
@@ -148,7 +134,9 @@ def calibrate_pruned(
     import torch
 
     from stretch.transform import build
+    from stretch.transform.calibrate import undivided_design
     from stretch.transform.calibrate.layers import BranchFit, collect_targets
+    from stretch.transform.calibrate.segment import state_of
     from stretch.transform.calibrate.split import divide
     from stretch.transform.calibrate.statistics import rebase_statistics, renewed_backbone
 
@@ -162,18 +150,18 @@ def calibrate_pruned(
             fit = BranchFit(inherited, branch, {}, split.images)
             targets, result = collect_targets(whole, there, split.fitted, fit.layer_targets)
             wanted = [target[:, pruned.kept[source.output]] for target in targets[split.fitted :]]
-            built = _state(branch)
+            built = state_of(branch)
             offers = [(_error([branch(x) for x in arriving[split.fitted :]], wanted), built)]
             renewed = renewed_backbone(branch, arriving, split.fitted)
-            offers.append((_error(renewed[split.fitted :], wanted), _state(branch)))
+            offers.append((_error(renewed[split.fitted :], wanted), state_of(branch)))
             branch.load_state_dict(built)
             fitted = fit.run(arriving, split.fitted, result, RIDGE)
-            offers.append((_error(fitted[split.fitted :], wanted), _state(branch)))
+            offers.append((_error(fitted[split.fitted :], wanted), state_of(branch)))
             branch.load_state_dict(min(offers, key=lambda offer: offer[0])[1])
             arriving, there = rebase_statistics(branch, arriving), targets
             segments.append(branch)
-    model = build(pruned.captured, own_design(pruned.captured)).to(device)
-    model.design = own_design(original)
+    model = build(pruned.captured, undivided_design(pruned.captured)).to(device)
+    model.design = undivided_design(original)
     for part, segment in zip(model.design.segments, segments, strict=True):
         model.branch(part.name, "cpu").load_state_dict(segment.state_dict())
     return model
@@ -201,27 +189,10 @@ def _largest(graph: "OpGraph") -> int:
     return 4 * max(prod(op.shape) for op in graph.ops) // graph.input.shape[0]
 
 
-def _state(module: "nn.Module") -> "dict[str, torch.Tensor]":
-    return {key: value.clone() for key, value in module.state_dict().items()}
-
-
 def _error(got: "Sequence[torch.Tensor]", wanted: "Sequence[torch.Tensor]") -> float:
     """Squared error over the square."""
     wrong = sum(float((a - b).square().sum()) for a, b in zip(got, wanted, strict=True))
     return wrong / sum(float(b.square().sum()) for b in wanted)
-
-
-def agreement(original: "Captured", model: "BranchedModel", images: "Sequence[torch.Tensor]", when: str) -> Row:
-    """How often a network sees the original's class, with its 95 % interval, and the error of its scores.
-
-    Args:
-        images: Batches that nothing was fitted to.
-        when: Begins the names of the columns.
-    """
-    from stretch.evaluation.agreement import compare
-
-    share = compare(model, original, images).agreement
-    return {f"{when}_{key}": round(getattr(share, key), 4) for key in ("value", "low", "high", "error")}
 
 
 def pruned_as_fast(original: "Captured", planned: "PlanResult") -> "tuple[Pruned, Estimate]":

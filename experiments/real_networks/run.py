@@ -8,21 +8,26 @@ refine as long as there is time, into a record of their own.
 import argparse
 import json
 import os
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import msgspec
+from typing import TYPE_CHECKING, Any
 
 from experiments.command import program
-from experiments.gpu import facts, origin
+from experiments.gpu import Origin, facts, origin, side_by_side
 from experiments.records import About, Facts, Row, write_record
 from predictors.errors import StretchError
+
+if TYPE_CHECKING:
+    import torch
+
+    from scheduler.bundle.preprocessing import Preprocessing
+    from stretch.network.capture import Captured
+    from stretch.stages.network import CapturedNetwork
+    from stretch.transform.calibrate.split import Images
+    from stretch.transform.model import BranchedModel
 
 HERE = Path(__file__).parent
 
@@ -113,6 +118,59 @@ JOBS = (
 AT_LENGTH = tuple(Job(network, design, MOST, refine=0.3) for design in (STEPS_ON, SEQUENTIAL) for network in NETWORKS)
 
 
+def command_parser(description: str | None) -> argparse.ArgumentParser:
+    """The arguments of a script that measures into a file and makes a record of such files."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("what", choices=["measure", "record"])
+    parser.add_argument("files", type=Path, nargs="*", help="for record: what measure wrote")
+    parser.add_argument("--weights", type=Path, help="folder of weights")
+    parser.add_argument("--images", type=Path, help="folder of photographs")
+    parser.add_argument("--out", type=Path, help="for measure: file of the numbers")
+    return parser
+
+
+def keep_rows(rows: Iterable[Row], out: Path) -> None:
+    """Write rows into a file as they come, with the facts of this machine before them."""
+    about, done = facts(), list[Row]()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    for row in rows:
+        done.append(row)
+        sys.stderr.write(f"{json.dumps(row)}\n")
+        out.write_text(json.dumps(about | {"rows": done}))
+
+
+def kept_rows(files: Sequence[Path]) -> tuple[list[Row], Origin]:
+    """Rows of such files, and where they were measured."""
+    runs = [json.loads(file.read_text()) for file in files]
+    return [row for run in runs for row in run["rows"]], origin(runs)
+
+
+def opened(
+    real: Real, weights: Path, images: Path, count: int, held_back: int = HELD_BACK, **options: Any
+) -> "tuple[CapturedNetwork, Preprocessing, Images]":
+    """Return a network with its weights, its preprocessing, and photographs for calibration and others."""
+    from scheduler.bundle.preprocessing import requested_preprocessing
+    from stretch.stages.build import divide_images
+    from stretch.stages.network import read_network
+
+    network = read_network(real.name, weights=str(weights / real.weights), **options)
+    preprocessing = requested_preprocessing(network.loaded.preprocessing, real.preprocessing, network.graph.input.shape)
+    return network, preprocessing, divide_images(images, network.captured, count, preprocessing, held_back)
+
+
+def agreement(original: "Captured", model: "BranchedModel", images: "Sequence[torch.Tensor]", when: str) -> Row:
+    """How often a network sees the original's class, with its 95 % interval, and the error of its scores.
+
+    Args:
+        images: Batches that nothing was fitted to.
+        when: Begins the names of the columns.
+    """
+    from stretch.evaluation.agreement import compare
+
+    share = compare(model, original, images).agreement
+    return {f"{when}_{key}": round(getattr(share, key), 4) for key in ("value", "low", "high", "error")}
+
+
 def measure(job: Job, weights: Path, images: Path, end: float) -> Row:
     """One job, on the GPU where there is one.
 
@@ -125,19 +183,14 @@ def measure(job: Job, weights: Path, images: Path, end: float) -> Row:
     import torch
 
     from predictors.devices import load_device
-    from scheduler.bundle.preprocessing import requested_preprocessing
-    from stretch.evaluation.agreement import compare
     from stretch.planning.config import PlanConfig
     from stretch.planning.plan import plan
-    from stretch.stages.build import divide_images
-    from stretch.stages.network import read_network
     from stretch.transform import build
     from stretch.transform.calibrate import ChoiceSettings, calibrate
     from stretch.transform.calibrate.split import Images
     from stretch.transform.refine import Refinement, refine
 
-    real = NETWORKS[job.network]
-    network = read_network(real.name, weights=str(weights / real.weights))
+    network, _, result = opened(NETWORKS[job.network], weights, images, MOST)
     config = PlanConfig(processors=PROCESSORS, **DESIGNS.get(job.design, {}))
     planned = plan(network.graph, load_device(DEVICE), config)
     control = planned.sequential
@@ -145,8 +198,6 @@ def measure(job: Job, weights: Path, images: Path, end: float) -> Row:
         raise StretchError(f"`{job.network}` has no sequential control")
     design = control.design if job.design == SEQUENTIAL and control is not None else planned.design
     ms = control.single.ms if job.design == SEQUENTIAL and control is not None else planned.run.makespan_ms
-    preprocessing = requested_preprocessing(network.loaded.preprocessing, real.preprocessing, network.graph.input.shape)
-    result = divide_images(images, network.captured, MOST, preprocessing, HELD_BACK)
     fitted = list(torch.cat(result.fitted)[:: MOST // job.images][: job.images].split(32))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = build(network.captured, design).to(device)
@@ -157,23 +208,17 @@ def measure(job: Job, weights: Path, images: Path, end: float) -> Row:
         "speedup": round(planned.best_single.ms / ms, 3),
     }
     row |= {"macs_ratio": round(model.graph.macs / network.graph.macs, 4), "segments": _described(design)}
-
-    def agree(when: str) -> None:
-        agreement = compare(model, network.captured, result.held_back).agreement
-        for key in ("value", "low", "high", "error"):
-            row[f"{when}_{key}"] = round(getattr(agreement, key), 4)
-
-    agree("built")
+    row |= agreement(network.captured, model, result.held_back, "built")
     start = time.perf_counter()
     calibrate(model, network.captured, fitted, choices=ChoiceSettings(job.channels, job.blocks))
     row["calibration_s"] = round(time.perf_counter() - start, 1)
-    agree("calibrated")
+    row |= agreement(network.captured, model, result.held_back, "calibrated")
     if job.refine is not None:
         refined = refine(
             model, network.captured, Images(fitted), Refinement(max(end - _COMPARING - time.monotonic(), 1) / 60, apart=job.refine)
         )
         row |= {"refinement_s": round(refined.seconds, 1), "steps": refined.steps}
-        agree("refined")
+        row |= agreement(network.captured, model, result.held_back, "refined")
     return row
 
 
@@ -188,49 +233,23 @@ def _described(design: Any) -> str:
 
 
 def run_all(options: argparse.Namespace) -> None:
-    """Every job in a process of its own, side by side: small networks leave most of a GPU idle.
-
-    Those that refine go on until the time is over, with the time that the others leave. Each result is written as it comes.
-    """
+    """Every job side by side; those that refine go on until the time is over, with the time that the others leave."""
+    os.environ["OMP_NUM_THREADS"] = "2"
     end = time.monotonic() + options.seconds
-    with tempfile.TemporaryDirectory() as folder:
-        jobs = AT_LENGTH if options.at_length else JOBS
-        waiting = [(job, Path(folder) / f"{number}.json") for number, job in enumerate(jobs)]
-        running: list[tuple[Job, Path, subprocess.Popen[bytes]]] = []
-        rows: list[Row] = []
-        while (waiting or running) and time.monotonic() < end:
-            while waiting and len(running) < options.side_by_side:
-                job, out = waiting.pop(0)
-                words = ["one", "--job", json.dumps(msgspec.to_builtins(job)), "--out", str(out), "--end", str(end)]
-                words += ["--weights", str(options.weights), "--images", str(options.images)]
-                command = [sys.executable, "-m", "experiments.real_networks.run", *words]
-                running.append((job, out, subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "2"})))
-            for item in [item for item in running if item[2].poll() is not None]:
-                running.remove(item)
-                job, out, process = item
-                if process.returncode:
-                    sys.stderr.write(f"{job.name} failed\n")
-                elif out.exists():
-                    rows.append(json.loads(out.read_text()))
-                    options.out.write_text(json.dumps(facts() | {"rows": rows}))
-            time.sleep(0.2)
-        for job, _, process in running:
-            sys.stderr.write(f"{job.name} was not done in time\n")
-            process.kill()
+    jobs = [(job, options.weights, options.images, end) for job in (AT_LENGTH if options.at_length else JOBS)]
+    keep_rows(side_by_side(measure, jobs, options.side_by_side, options.seconds), options.out)
 
 
-def record(files: Sequence[Path], out: Path | None, at_length: bool) -> None:
+def record(files: Sequence[Path], at_length: bool) -> None:
     """Make a record of what was measured."""
-    runs = [json.loads(file.read_text()) for file in files]
-    rows = [row for run in runs for row in run["rows"]]
+    rows, where = kept_rows(files)
     order = [job.name for job in (AT_LENGTH if at_length else JOBS)]
     rows.sort(key=lambda row: order.index(str(row["design"])))
     tables = {"refined": [row for row in rows if "steps" in row]}
     if not at_length:
         tables |= {"designs": [row for row in rows if "steps" not in row]}
-    out = out or HERE / "results" / ("at_length.json" if at_length else "agreement.json")
     write_record(
-        out,
+        HERE / "results" / ("at_length.json" if at_length else "agreement.json"),
         tables,
         source="measured",
         command=f"python -m experiments.real_networks.run measure{' --at-length' * at_length}",
@@ -242,9 +261,8 @@ def record(files: Sequence[Path], out: Path | None, at_length: bool) -> None:
             "All jobs ran side by side, with others: seconds and steps say how far each came, not how fast it can be.",
             *(() if at_length else OLD),
         ],
-        **origin(runs),
+        **where,
     )
-    sys.stderr.write(f"{out} written; fill the pages with python -m experiments.render\n")
 
 
 #: Remark on refinement before it went on at length.
@@ -257,25 +275,15 @@ OLD = (
 PREDICTED = ("predicted_ms", "best_single_ms", "speedup")
 
 
-def main(words: list[str] | None = None) -> None:
+def main() -> None:
     """Measure, or make a record."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.real_networks.run", description=__doc__)
-    parser.add_argument("what", choices=["measure", "one", "record"])
-    parser.add_argument("files", type=Path, nargs="*", help="for record: what measure wrote")
-    parser.add_argument("--weights", type=Path, help="folder of weights")
-    parser.add_argument("--images", type=Path, help="folder of photographs")
+    parser = command_parser(__doc__)
     parser.add_argument("--seconds", type=float, default=500, help="for measure: time that all jobs together may take")
     parser.add_argument("--side-by-side", type=int, default=16, help="for measure: jobs at a time")
-    parser.add_argument("--end", type=float, help="for one: when it must be done, by this machine's monotonic clock")
-    parser.add_argument("--job", help="for one: the job as JSON")
     parser.add_argument("--at-length", action="store_true", help="the few jobs that refine as long as there is time")
-    parser.add_argument("--out", type=Path, help="for measure and one: file of the numbers; for record: another record")
-    options = parser.parse_args(words)
+    options = parser.parse_args()
     if options.what == "record":
-        record(options.files, options.out, options.at_length)
-    elif options.what == "one":
-        job = msgspec.convert(json.loads(options.job), Job)
-        options.out.write_text(json.dumps(measure(job, options.weights, options.images, options.end)))
+        record(options.files, options.at_length)
     else:
         run_all(options)
 

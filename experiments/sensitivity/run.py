@@ -1,14 +1,11 @@
 """Whether the losses of single segments predict the losses of whole designs: predicted and measured agreement, real weights, natural photographs.
 
 `python -m experiments.sensitivity.run measure --weights FOLDER --images FOLDER --out FILE`, on a machine with a GPU, writes numbers;
-`python -m experiments.sensitivity.run record FILE` makes them a record. `measure --more FILE` goes on with what an earlier run wrote.
+`python -m experiments.sensitivity.run record FILE` makes them a record.
 """
 
-import argparse
 import json
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from math import sqrt
@@ -19,8 +16,8 @@ import msgspec
 import numpy as np
 
 from experiments.command import program
-from experiments.gpu import facts, origin
-from experiments.real_networks.run import NETWORKS
+from experiments.gpu import facts, origin, side_by_side
+from experiments.real_networks.run import NETWORKS, command_parser, opened
 from experiments.records import About, Facts, Row, write_record
 
 if TYPE_CHECKING:
@@ -52,47 +49,37 @@ FRONTS = (
 TOP = 8
 
 
-def measure(network: str, weights: Path, images: Path, count: int, until_s: float, earlier: dict[str, Any]) -> dict[str, Any]:
-    """Sensitivity of one network, random designs and designs of fronts; earlier measurements are used as they are."""
+def measure(network: str, weights: Path, images: Path, count: int, until_s: float) -> dict[str, Any]:
+    """Sensitivity of one network, random designs and designs of fronts."""
     import torch
 
     from predictors.devices import load_device
-    from scheduler.bundle.preprocessing import requested_preprocessing
-    from stretch.evaluation.sensitivity.source import SensitivityMeasurements, measure_design, random_designs
     from stretch.evaluation.sensitivity.source import measure as measure_sensitivity
+    from stretch.evaluation.sensitivity.source import measure_design, random_designs
     from stretch.planning.config import PlanConfig
-    from stretch.stages.build import divide_images
-    from stretch.stages.network import read_network
 
     start = time.perf_counter()
 
     def tell(words: str) -> None:
         sys.stderr.write(f"{network} {words} {time.perf_counter() - start:.1f} s\n")
 
-    real = NETWORKS[network]
-    net = read_network(real.name, weights=str(weights / real.weights))
-    preprocessing = requested_preprocessing(net.loaded.preprocessing, real.preprocessing, net.graph.input.shape)
-    result = divide_images(images, net.captured, FITTED, preprocessing, HELD_BACK + CHECKED)
+    net, _, result = opened(NETWORKS[network], weights, images, FITTED, HELD_BACK + CHECKED)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     fitted = [batch.to(device) for batch in result.fitted]
     held, checked = _parted(torch.cat(result.held_back).to(device))
     space = _space(net.graph, load_device(DEVICE), PlanConfig(processors=PROCESSORS, **LOOSE))
     tell("loaded")
-    if "alone" in earlier:
-        alone, designs = _read(earlier["alone"]), _read(earlier["designs"])
-        sensitivity = SensitivityMeasurements(tuple(alone), tuple(designs), earlier["seconds"]["sensitivity"], complete=False)
-    else:
-        sensitivity = measure_sensitivity(net.captured, space, fitted, held, count, progress=tell)
+    sensitivity = measure_sensitivity(net.captured, space, fitted, held, count, progress=tell)
     source = predictor(network, net.graph, sensitivity.alone, sensitivity.designs)
     fronts = []
-    for row, design in fronts_of(net.graph, source, earlier.get("front", [])):
-        if row["measured"] is None and not row["exact"] and time.perf_counter() - start < until_s:
+    for row, design in fronts_of(net.graph, source):
+        if not row["exact"] and time.perf_counter() - start < until_s:
             one = measure_design(net.captured, design, fitted, checked, space)
             row |= {"measured": one.agreement, "error": sqrt(one.error), "computed_on": device.type}
             tell(f"front {row['design']}: {one.agreement:.3f}")
         fronts.append(row)
-    random = _read(earlier.get("random", []))
-    for design in random_designs(space, net.graph.name, DEVICE, RANDOM, MACS, seed=2)[len(random) :]:
+    random: list[Measured] = []
+    for design in random_designs(space, net.graph.name, DEVICE, RANDOM, MACS, seed=2):
         if time.perf_counter() - start > until_s:
             break
         random.append(measure_design(net.captured, design, fitted, checked, space))
@@ -144,8 +131,8 @@ def predictor(network: str, graph: "OpGraph", alone: "Sequence[Measured]", desig
     return fit(graph.name, "project", split_segments(graph), alone, designs, on)
 
 
-def fronts_of(graph: "OpGraph", source: "Sensitivity", earlier: Sequence[Row]) -> list[tuple[Row, Any]]:
-    """Every front of one network, each row with its design and with what was measured of it earlier."""
+def fronts_of(graph: "OpGraph", source: "Sensitivity", earlier: Sequence[Row] = ()) -> list[tuple[Row, Any]]:
+    """Every front of one network, each row with its design and with earlier measurements of it."""
     known = {(row["design"], row["segments"]): row for row in earlier}
     result = [pair for front in FRONTS for pair in front_rows(graph, source, *front)]
     for row, _ in result:
@@ -187,26 +174,7 @@ def front_rows(
     return result
 
 
-def run_all(options: argparse.Namespace) -> None:
-    """Every network in a process of its own, side by side: small networks leave most of a GPU idle."""
-    with tempfile.TemporaryDirectory() as folder:
-        running = []
-        for network in NETWORKS:
-            out = Path(folder) / f"{network}.json"
-            words = ["one", "--network", network, "--out", str(out), "--blocks", str(options.blocks), "--until", str(options.until)]
-            words += ["--weights", str(options.weights), "--images", str(options.images)]
-            words += ["--more", str(options.more)] if options.more else []
-            running.append((network, out, subprocess.Popen([sys.executable, "-m", "experiments.sensitivity.run", *words])))
-        runs = []
-        for network, out, process in running:
-            if process.wait():
-                sys.stderr.write(f"{network} failed\n")
-            elif out.exists():
-                runs.append(json.loads(out.read_text()))
-    options.out.write_text(json.dumps(facts() | {"networks": runs}))
-
-
-def record(file: Path, out: Path) -> None:
+def record(file: Path) -> None:
     """Make a record of the measurements: predictions are made again by the predictor of today."""
     from stretch.stages.network import read_network
 
@@ -221,7 +189,7 @@ def record(file: Path, out: Path) -> None:
         for row, _ in fronts_of(graph, source, item["front"]):
             fronts.append(_rounded(row | {"design": f"{item['network']} {row['design']}"}))
     write_record(
-        out,
+        HERE / "results" / "agreement.json",
         {"ranks": ranks, "random": designs, "front": fronts},
         source="measured",
         command="python -m experiments.sensitivity.run measure",
@@ -237,7 +205,6 @@ def record(file: Path, out: Path) -> None:
         ],
         **origin([run]),
     )
-    sys.stderr.write(f"{out} written; fill the pages with python -m experiments.render\n")
 
 
 #: Columns of the front that nobody measured.
@@ -287,28 +254,18 @@ def _rounded(row: Row) -> Row:
     return {name: round(value, 4) if isinstance(value, float) else value for name, value in row.items()}
 
 
-def main(words: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Measure, or make a record."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.sensitivity.run", description=__doc__)
-    parser.add_argument("what", choices=["measure", "one", "record"])
-    parser.add_argument("file", type=Path, nargs="?", help="for record: what measure wrote")
-    parser.add_argument("--weights", type=Path, help="folder of weights")
-    parser.add_argument("--images", type=Path, help="folder of photographs")
-    parser.add_argument("--network", choices=list(NETWORKS), help="for one: which")
+    parser = command_parser(__doc__)
     parser.add_argument("--blocks", type=int, default=60, help="blocks of a network that are measured, and a quarter as many segments")
     parser.add_argument("--until", type=float, default=460.0, help="seconds after which no further design is measured")
-    parser.add_argument("--more", type=Path, help="what an earlier measure wrote")
-    parser.add_argument("--out", type=Path, default=HERE / "results" / "agreement.json")
-    options = parser.parse_args(words)
+    options = parser.parse_args()
     if options.what == "record":
-        record(options.file, options.out)
-    elif options.what == "one":
-        more = json.loads(options.more.read_text())["networks"] if options.more else []
-        earlier = next((item for item in more if item["network"] == options.network), {})
-        measurement = measure(options.network, options.weights, options.images, options.blocks, options.until, earlier)
-        options.out.write_text(json.dumps(measurement))
-    else:
-        run_all(options)
+        record(options.files[0])
+        return
+    about = facts()
+    jobs = [(network, options.weights, options.images, options.blocks, options.until) for network in NETWORKS]
+    options.out.write_text(json.dumps(about | {"networks": list(side_by_side(measure, jobs, len(jobs)))}))
 
 
 if __name__ == "__main__":
