@@ -1,5 +1,7 @@
 """The networks that experiments plan for, as operators, and requests in a profile's own precisions."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from predictors.devices import DeviceProfile
@@ -17,12 +19,26 @@ MODELS = {
 INPUT = (1, 3, 224, 224)
 
 
-def graph_of(model: str) -> OpGraph:
-    """A network as operators, weights left out."""
-    from stretch.network.capture import capture
-    from stretch.network.models.load import load_model
+def graph_of(model: str, shape: tuple[int, ...] | None = INPUT) -> OpGraph:
+    """A network as operators, weights left out; at the input size that it is made for if `shape` is None."""
+    from stretch.stages.network import read_network
 
-    return capture(load_model(model, weights="none").module, INPUT, model).graph
+    return read_network(model, shape, weights="none", fit_statistics=False).graph
+
+
+def largest_difference(bundle: Path, module: Callable[[Any], Any], shape: tuple[int, ...]) -> float:
+    """Difference of the scheduler's output of a bundle from a module's for one random input, at most, relative to the largest output."""
+    import numpy as np
+    import torch
+
+    from scheduler.runtime.session import Session
+
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    with torch.inference_mode():
+        want = module(x).numpy()
+    with Session(bundle) as session:
+        got = session(x.numpy())
+    return float(f"{np.abs(got - want).max() / np.abs(want).max():.1e}")
 
 
 def own_precisions(device: DeviceProfile, processors: str) -> dict[str, Any]:

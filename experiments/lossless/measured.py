@@ -3,10 +3,8 @@
 import argparse
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from time import perf_counter_ns
 
 import numpy as np
 
@@ -15,10 +13,8 @@ from predictors.devices import DeviceProfile, load_device
 from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import random_input
 from scheduler.cores import available_cores
-from scheduler.delegates import get_delegate
-from scheduler.measure.benchmark import ideal_ms
-from scheduler.measure.steady import play_round, ratio_interval, runner
-from scheduler.runtime.sequential import Sequential, max_error
+from scheduler.measure.benchmark import BRANCHED, Benchmark, Effort, benchmark
+from scheduler.measure.steady import ratio_interval
 from scheduler.runtime.session import Session
 from stretch.api import branch
 from stretch.planning.result import PlanResult
@@ -31,19 +27,14 @@ NETWORKS = ("resnet18", "mobilenet_v2", "googlenet", "regnet_x_400mf", "squeezen
 BRANCHES, TWO_THREADS = "exact branches", "one graph, ONNX Runtime, 2 threads"
 #: One processor each, as the branches have.
 SINGLES = ("ONNX Runtime, 1 core", "OpenCL, 1 core")
+#: Turns of a benchmark by their names, and ours.
+CONTESTANTS = dict(
+    zip((BRANCHED, "original, 1 thread", "original, gpu on opencl", "original, 2 threads"), (BRANCHES, *SINGLES, TWO_THREADS), strict=True)
+)
+#: Times of each round, ms, by contestant.
+Times = Mapping[str, Sequence[float]]
 #: Rounds that do not count.
 WARMUP = 3
-
-Times = dict[str, list[float]]
-
-
-@dataclass(frozen=True)
-class Measured:
-    """One network's bundle on this machine."""
-
-    times: Times  # ms of each round, by network.
-    efficiency: list[float]  # Of each round, what the slowest branches take alone over what the bundle took.
-    error: float  # Largest difference of its output from the original's.
 
 
 def make_bundle(name: str, profile: DeviceProfile, folder: Path) -> tuple[PlanResult, float]:
@@ -52,8 +43,8 @@ def make_bundle(name: str, profile: DeviceProfile, folder: Path) -> tuple[PlanRe
     return built.plan, built.seconds["plan"]
 
 
-def measure(folder: Path, cores: Sequence[int], rounds: int) -> Measured:
-    """Run a bundle, the original on each processor and on both cores in turns.
+def measure(folder: Path, cores: Sequence[int], rounds: int) -> tuple[Benchmark, Times]:
+    """Run a bundle, the original on each processor and on both cores in turns; return all times of the contestants too.
 
     Args:
         folder: The bundle.
@@ -61,59 +52,25 @@ def measure(folder: Path, cores: Sequence[int], rounds: int) -> Measured:
         rounds: Rounds that count.
     """
     bundle = load_bundle(folder, check_hashes=True)
-    original, x = bundle.file(bundle.manifest.controls["original"]), random_input(bundle)
-    one, two = Sequential(original, tuple(cores[:1])), Sequential(original, tuple(cores[:2]))
-    expected = one.run(x)
-    two.run(x)
-    on_opencl = _timed(runner(get_delegate("opencl").create_untuned(tuple(cores[1:2])).compile(original), tuple(cores[:1])))
     with Session(bundle, {"cpu": f"cpu{cores[0]}", "gpu": f"opencl{cores[1]}"}) as session:
-        error = max_error(session.run(x), expected)
-
-        def branches() -> float:
-            session.run(x)
-            return session.trace.makespan_ms
-
-        contestants: dict[str, Callable[[], float]] = dict(
-            zip((BRANCHES, *SINGLES, TWO_THREADS), (branches, one.time, on_opencl, two.time), strict=True)
-        )
-        result = Measured({name: [] for name in contestants}, [], error)
-        for number in range(WARMUP + rounds):
-            spent = play_round(contestants, number)
-            within = {span.name: span.ms for span in session.trace.spans if span.kind == "subgraph"}
-            # company cannot speed a processor up: what was slower alone had caches to fill first
-            alone = {name: min(session.time_alone(name), within[name]) for name in session.plan.subgraphs}
-            if number >= WARMUP:
-                for name, ms in spent.items():
-                    result.times[name].append(ms)
-                result.efficiency.append(ideal_ms(session, alone) / spent[BRANCHES])
-    return result
+        result = benchmark(session, random_input(bundle), Effort(rounds, WARMUP))
+    return result, {name: result.rounds[turn] for turn, name in CONTESTANTS.items()}
 
 
-def _timed(run: Callable[[], None]) -> Callable[[], float]:
-    """Functions that run once and return their time, ms."""
-
-    def once() -> float:
-        start = perf_counter_ns()
-        run()
-        return (perf_counter_ns() - start) / 1e6
-
-    return once
-
-
-def row_of(name: str, plan: PlanResult, seconds: float, result: Measured) -> Row:
+def row_of(name: str, plan: PlanResult, seconds: float, result: Benchmark, times: Times) -> Row:
     """A network's figures: measured and predicted, against the best single processor and against one graph on two threads."""
-    median = {item: statistics.median(times) for item, times in result.times.items()}
+    median = {item: statistics.median(values) for item, values in times.items()}
     best = min(SINGLES, key=median.__getitem__)
-    single, two = (ratio_interval(result.times[value], result.times[BRANCHES]) for value in (best, TWO_THREADS))
+    single, two = (ratio_interval(times[value], times[BRANCHES]) for value in (best, TWO_THREADS))
     return {
         "network": name,
         "divided segments": plan.design.n_meet,
         "halo %": round(100 * plan.run.halo_macs / plan.graph.macs, 1),
         "measured ms": round(median[BRANCHES], 2),
-        "p90 ms": round(float(np.percentile(result.times[BRANCHES], 90)), 2),
+        "p90 ms": round(float(np.percentile(times[BRANCHES], 90)), 2),
         "predicted ms": round(plan.run.makespan_ms, 2),
         "ratio to measured": round(plan.run.makespan_ms / median[BRANCHES], 3),
-        "efficiency": round(statistics.median(result.efficiency), 3),
+        "efficiency": None if result.efficiency is None else round(result.efficiency, 3),
         "best single": best,
         "best single ms": round(median[best], 2),
         "speed-up": round(single.value, 3),
@@ -123,7 +80,7 @@ def row_of(name: str, plan: PlanResult, seconds: float, result: Measured) -> Row
         "two threads ms": round(median[TWO_THREADS], 2),
         "speed of branches over two threads": round(two.value, 3),
         "faster": winner(two.side),
-        "max error": float(f"{result.error:.1e}"),
+        "max error": None if result.error is None else float(f"{result.error:.1e}"),
         "planning s": round(seconds, 2),
     }
 
@@ -166,9 +123,9 @@ def measured(words: Sequence[str]) -> None:
     for name in options.networks.split(","):
         folder = options.work / name.replace(":", "_")
         plan, seconds = make_bundle(name, profile, folder)
-        measurement = measure(folder, cores, options.rounds)
-        rows.append(row_of(name, plan, seconds, measurement))
-        single += contestants_of(name, measurement.times)
+        result, times = measure(folder, cores, options.rounds)
+        rows.append(row_of(name, plan, seconds, result, times))
+        single += contestants_of(name, times)
         sys.stderr.write(f"{rows[-1]}\n")
     write_record(
         options.out,
@@ -188,7 +145,7 @@ def measured(words: Sequence[str]) -> None:
         notes=[
             "Bundles of `stretch branch --lossless` for the profile of this machine: ONNX Runtime on one core beside our OpenCL kernels through PoCL on the other, fp32, random weights.",
             "The best single processor is the original on one core, on whichever of the two is faster; one graph on two threads has the same two cores as the branches.",
+            "`max error`: from the same network as one graph, relative to its largest output.",
             "`speed of branches over two threads` is above 1 where the branches are faster; the interval of 95 % decides who is called faster.",
         ],
     )
-    sys.stderr.write(f"{options.out} written; fill the pages with python -m experiments.render\n")

@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import linprog
 
-from experiments.networks import own_precisions
-from experiments.records import Value, write_record
+from experiments.networks import graph_of, largest_difference, own_precisions
+from experiments.records import Row, write_record
 from predictors.devices import DeviceProfile, load_device
 from predictors.errors import InfeasibleError
 from predictors.graph import OpGraph
 from predictors.predictor import LatencyPredictor
+from scheduler.bundle.load import load_bundle
 from stretch.planning.config import PlanConfig
 from stretch.planning.divisions.ends import find_tasks
 from stretch.planning.plan import plan
@@ -30,7 +31,6 @@ MODELS = {
 DEVICES = (("mi9", "cpu,gpu"), ("mi9", "cpu,gpu,dsp"), ("pixel6", "cpu,gpu"))
 #: Device and processors that designs are planned for whose outputs are compared with the original's.
 TRIED_ON = ("mi9", "cpu,gpu")
-Row = dict[str, Value]
 
 
 def schedule_bound_ms(graph: OpGraph, device: DeviceProfile, config: PlanConfig) -> float:
@@ -65,13 +65,9 @@ def schedule_bound_ms(graph: OpGraph, device: DeviceProfile, config: PlanConfig)
 
 def paths() -> None:
     """Record what is planned for networks that branch by themselves."""
-    from stretch.network.capture import capture
-    from stretch.network.models.load import load_model
-
     rows: list[Row] = []
     for model, name in MODELS.items():
-        loaded = load_model(model, weights="none")
-        graph = capture(loaded.module, loaded.input_shape, model).graph
+        graph = graph_of(model, None)
         for device, processors in DEVICES:
             known = load_device(device)
             current, both = (_planned(graph, known, processors, kinds) for kinds in (("graph",), ("rows", "graph")))
@@ -101,56 +97,27 @@ def paths() -> None:
     )
 
 
-def largest_difference(model: str, device: DeviceProfile, processors: str) -> Row:
-    """How far the output of a network in portions and along its paths is from the original's, on this machine.
-
-    With random weights and settled statistics; the design's bundle is run by the scheduler, and torch computes the original.
-
-    Args:
-        model: Name of the network.
-        device: Device to plan for.
-        processors: Its processors, with commas.
-
-    Returns:
-        Subgraphs, branches at most of one segment, and the largest difference over the largest output.
-    """
-    import torch
-
-    from scheduler.bundle.load import load_bundle
-    from scheduler.runtime.session import Session
-    from stretch.export.bundle import BundleFacts, export_bundle
-    from stretch.network.capture import capture
-    from stretch.network.models.load import load_model
-    from stretch.transform import build
-
-    loaded = load_model(model, weights="none")
-    shape = loaded.input_shape
-    captured = capture(loaded.module, shape, model)
-    design = plan(captured.graph, device, PlanConfig(kinds=("graph",), **own_precisions(device, processors))).design
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
-        built = build(captured, design)
-        bundle = Path(folder) / "bundle"
-        export_bundle(bundle, captured, built, None, BundleFacts(device.id, device.calibrated, "random", controls=False))
-        want = captured.module.eval()(x).numpy()
-        with Session(load_bundle(bundle)) as session:
-            got = session(x.numpy())
-        subgraphs = len(load_bundle(bundle).manifest.subgraphs)
-    return {
-        "input": "×".join(map(str, shape[1:])),
-        "subgraphs": subgraphs,
-        "most in a segment": max(len(part.branches) for part in design.segments),
-        "largest difference": float(f"{np.abs(got - want).max() / np.abs(want).max():.1e}"),
-    }
-
-
 def exact() -> None:
     """Record how far networks along their own paths and in portions are from the originals."""
+    import stretch
+
     device, processors = TRIED_ON
     rows: list[Row] = []
     for model, name in MODELS.items():
-        rows.append({"network": name, **largest_difference(model, load_device(device), processors)})
-        sys.stderr.write(f"{rows[-1]}\n")
+        config = PlanConfig(kinds=("graph",), controls=False, **own_precisions(load_device(device), processors))
+        with tempfile.TemporaryDirectory() as folder:
+            result = stretch.branch(model, device, out=Path(folder) / "bundle", config=config, weights="none")
+            assert result.original is not None
+            shape = result.plan.graph.input.shape
+            row: Row = {
+                "network": name,
+                "input": "×".join(map(str, shape[1:])),
+                "subgraphs": len(load_bundle(Path(folder) / "bundle").manifest.subgraphs),
+                "most in a segment": max(len(part.branches) for part in result.plan.design.segments),
+                "largest difference": largest_difference(Path(folder) / "bundle", result.original.module.eval(), shape),
+            }
+        rows.append(row)
+        sys.stderr.write(f"{row}\n")
     write_record(
         HERE / "results" / "paths_exact.json",
         {"exact": rows},

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from experiments.networks import graph_of, largest_difference
 from experiments.records import Value, write_record
 from predictors.errors import InfeasibleError
 
@@ -146,14 +147,10 @@ def profile_row(device: str) -> dict[str, Value]:
 def predicted_row(model: str, device: str, processors: str) -> dict[str, Value]:
     """One model on one device, planned."""
     from predictors.devices import load_device
-    from stretch.network.capture import capture
-    from stretch.network.models.load import load_model
     from stretch.planning.config import PlanConfig
     from stretch.planning.plan import plan
 
-    loaded = load_model(model, weights="none")
-    graph = capture(loaded.module, loaded.input_shape, model).graph
-    result = plan(graph, load_device(device), PlanConfig(processors=tuple(processors.split(","))))
+    result = plan(graph_of(model, None), load_device(device), PlanConfig(processors=tuple(processors.split(","))))
     predicted = result.predicted.to_json()
     rivals = {rival.name.partition(":")[0]: rival for rival in result.recommendation.rivals}
     single, same = rivals["single"], rivals.get("sequential_same_macs")
@@ -195,10 +192,6 @@ def check() -> None:
 
 def checked_row(model: str, device: str, processors: str) -> dict[str, Value]:
     """One model on one device: branch, export, run, compare."""
-    import numpy as np
-    import torch
-
-    from scheduler.runtime.session import Session
     from stretch.api import branch
     from stretch.planning.config import PlanConfig
 
@@ -206,13 +199,8 @@ def checked_row(model: str, device: str, processors: str) -> dict[str, Value]:
         out = Path(folder) / "bundle"
         result = branch(model, device, out=out, config=PlanConfig(processors=tuple(processors.split(","))), weights="none")
         assert result.model is not None
-        x = torch.randn(result.plan.graph.input.shape, generator=torch.Generator().manual_seed(1))
-        with torch.inference_mode():
-            want = result.model(x).numpy()
-        with Session(out) as session:
-            got = session(x.numpy())
-    error = float(np.abs(got - want).max() / np.abs(want).max())
-    return {"model and device": f"{model} {device}", "plan s": round(result.seconds["plan"], 2), "error": float(f"{error:.1e}")}
+        error = largest_difference(out, result.model, result.plan.graph.input.shape)
+    return {"model and device": f"{model} {device}", "plan s": round(result.seconds["plan"], 2), "error": error}
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from experiments.measurements.phones import GPU_BACKEND
+from experiments.networks import graph_of
 from experiments.records import About, Facts, Row, write_record
 from predictors.devices import load_device
 from predictors.fitting.fit import EvaluatedFit, family_folds, fit_device
@@ -37,22 +38,12 @@ OTHERS = {
 #: Two networks are one if their multiply-accumulates differ by no more than this.
 SAME = 0.005
 
-#: Shares within ±10 % that the papers state.
-NN_METER_CPU, NN_METER_GPU, LITEPRED = 0.99, 0.991, 0.993
-
-PUBLISHED: list[Row] = [
-    {
-        "predictor": "nn-Meter, mobile CPU (2021)",
-        "networks left out": "of the families it was made for, 2 000 variants",
-        "±10 %": NN_METER_CPU,
-    },
-    {
-        "predictor": "nn-Meter, mobile GPU (2021)",
-        "networks left out": "of the families it was made for, 2 000 variants",
-        "±10 %": NN_METER_GPU,
-    },
-    {"predictor": "LitePred, 85 edge platforms (2024)", "networks left out": "of the search spaces it was made for", "±10 %": LITEPRED},
-]
+#: Predictors of papers, the networks that they were judged on, and the share within ±10 % that the papers state.
+PUBLISHED = (
+    ("nn-Meter, mobile CPU (2021)", "of the families it was made for, 2 000 variants", 0.99),
+    ("nn-Meter, mobile GPU (2021)", "of the families it was made for, 2 000 variants", 0.991),
+    ("LitePred, 85 edge platforms (2024)", "of the search spaces it was made for", 0.993),
+)
 
 
 def name(judged: EvaluatedFit) -> str:
@@ -108,15 +99,11 @@ def fold_rows(measurements: Measurements) -> list[Row]:
 
 def other_rows(measurements: Measurements) -> list[Row]:
     """The same networks by the code of other libraries, through capture and the shipped profile of the Pixel 4."""
-    from stretch.network.capture import capture
-    from stretch.network.models import load_model
-
     predictor = LatencyPredictor(load_device("pixel4"))
     times = {(row.network, row.processor, row.core_set, row.precision): row.ms for row in measurements.latencies if row.device == "pixel4"}
     rows: list[Row] = []
     for network, model in OTHERS.items():
-        loaded = load_model(model, weights="none")
-        graph = capture(loaded.module, (1, 3, 224, 224), model).graph
+        graph = graph_of(model)
         apart = graph.macs / measurements.graphs[network].macs - 1
         if abs(apart) > SAME:
             continue
@@ -134,12 +121,13 @@ def other_rows(measurements: Measurements) -> list[Row]:
 
 def summary(rows: list[Row]) -> list[Row]:
     """Our errors next to published ones."""
-    ours = [
+    ours: list[Row] = [
         {"predictor": f"this, {row['processor']}", "networks left out": "whole families", "±10 %": row["±10 %"]}
         for row in rows
         if str(row["processor"]).partition(" ")[2] in CHOSEN and str(row["processor"]).startswith(("pixel4", "s10"))
     ]
-    return [*ours, *PUBLISHED]
+    columns = ("predictor", "networks left out", "±10 %")
+    return [*ours, *(dict(zip(columns, paper, strict=True)) for paper in PUBLISHED)]
 
 
 def main() -> None:
@@ -147,21 +135,19 @@ def main() -> None:
     measurements = load_measurements("phones")
     rows = [row(device, judged) for device in DEVICES for judged in fit_device(measurements, load_device(device))]
     chosen = [item for item in rows if str(item["processor"]).partition(" ")[2] in CHOSEN]
-    beside = summary(rows)
-    published = [str(item["predictor"]) for item in PUBLISHED]
     write_record(
         HERE / "results" / "phones.json",
         {
             "folds": fold_rows(measurements),
             "chosen": chosen,
             "every": rows,
-            "published": beside,
+            "published": summary(rows),
             "agreement": agreement(measurements),
             "others": other_rows(measurements),
         },
         source="predicted",
         command="python -m experiments.predictor_accuracy.run",
-        about={"published": About(rows={item: Facts(source="paper") for item in published})},
+        about={"published": About(rows={item: Facts(source="paper") for item, *_ in PUBLISHED})},
         notes=[
             "Predictions of fits that had not seen the network's family, against times measured by Li, Paolieri and Golubchik (EdgeSys 2024) on five phones. "
             "The interval of a row was made without the family that it is judged on. "

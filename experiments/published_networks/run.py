@@ -4,11 +4,10 @@ import csv
 from pathlib import Path
 from statistics import mean
 
+from experiments.networks import graph_of
 from experiments.records import About, Facts, Row, write_record
 from predictors.devices import load_device
-from predictors.graph import OpGraph
 from predictors.predictor import LatencyPredictor
-from stretch.stages.network import read_network
 
 HERE = Path(__file__).parent
 #: Processors of `mi9`, whose chip the Pixel 4 has, by the columns of its table.
@@ -19,11 +18,6 @@ PIXEL4 = {
 }
 #: Profiles that whole networks calibrated, each left out in turn (`predictors/measurements/published`).
 DEVICES = ("pixel6", "s23", "mi9-release", "mi9")
-
-
-def graph_of(model: str, size: str) -> OpGraph:
-    """The network of a table's row; its weights do not matter."""
-    return read_network(model, (1, 3, int(size), int(size)), weights="none", trust_code=True).graph
 
 
 def left_out() -> list[Row]:
@@ -69,7 +63,7 @@ def lite_rows() -> list[Row]:
     rows: list[Row] = []
     with (HERE / "pixel4.csv").open(encoding="utf-8") as file:
         for line in csv.DictReader(file):
-            graph = graph_of(f"timm:{line['network']}", line["input"])
+            graph = graph_of(f"timm:{line['network']}", (1, 3, int(line["input"]), int(line["input"])))
             for column, (processor, precision) in PIXEL4.items():
                 predicted, measured = predictor.predict(graph, processor, precision).ms, float(line[column])
                 rows.append(
