@@ -98,7 +98,7 @@ def teacher_file(out: Path) -> Path:
     return out / "teacher.safetensors"
 
 
-def job(variant: str, seeds: list[int], data: Path, out: Path, epochs: int, branches_beside: bool, kd: str = "") -> None:
+def job(variant: str, seeds: list[int], data: Path, out: Path, epochs: int, kd: str = "") -> None:
     """Train one variant from scratch, once for each seed, side by side on one GPU, and write the results."""
     import torch
     from safetensors.torch import load_file, save_file
@@ -130,7 +130,6 @@ def job(variant: str, seeds: list[int], data: Path, out: Path, epochs: int, bran
             weight_decay=5e-4,
             warmup_epochs=min(5, epochs / 10),
             seed=seed,
-            parallel_branches=branches_beside,
             distill=SHARE if kd else 0.0,
             distill_kind="weighted" if kd == "weighted" else "soft",
             temperature=TEMPERATURE,
@@ -154,10 +153,9 @@ def job(variant: str, seeds: list[int], data: Path, out: Path, epochs: int, bran
             "side_by_side": len(seeds),
             "seconds_per_epoch": float(np.median([e.seconds for e in run.history.epochs])),
             "minutes": (time.perf_counter() - start) / 60 / len(seeds),
-            "branches_beside": branches_beside,
             "log": run.history.rows(),
         } | facts()
-        label = f"{short(variant)}-{epochs}-{seed}{f'-{kd}' if kd else ''}{'' if branches_beside else '-one_stream'}"
+        label = f"{short(variant)}-{epochs}-{seed}{f'-{kd}' if kd else ''}"
         (out / f"{label}.json").write_text(json.dumps(result))
         sys.stderr.write(f"{label}: {result['accuracy']:.4f}, {result['minutes']:.2f} GPU min\n")
 
@@ -176,14 +174,13 @@ def command(token: str, data: Path, out: Path) -> list[str]:
     return [sys.executable, "-m", "experiments.cifar_accuracy.run", *words, *(["--kd", kd[0]] if kd else [])]
 
 
-def queue(jobs: list[str], data: Path, out: Path, minutes: float) -> int:
+def queue(jobs: list[str], data: Path, out: Path) -> int:
     """Run jobs, one process a GPU, in their order as far as their teacher is ready.
 
     Args:
         jobs: See `command`.
         data: The images.
         out: Where results go; a job whose result is there is not run again.
-        minutes: No job starts later than this.
 
     Returns:
         How many failed.
@@ -192,13 +189,11 @@ def queue(jobs: list[str], data: Path, out: Path, minutes: float) -> int:
 
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     gpus = visible.split(",") if visible else [str(number) for number in range(max(1, torch.cuda.device_count()))]
-    start = time.monotonic()
     waiting = [token for token in jobs if not result_file(out, token).exists()]
     running: dict[str, subprocess.Popen[bytes]] = {}
     failed = 0
     while waiting or running:
-        late = time.monotonic() - start > minutes * 60
-        ready = [] if late else [token for token in waiting if token.count(":") < 3 or teacher_file(out).exists()]
+        ready = [token for token in waiting if token.count(":") < 3 or teacher_file(out).exists()]
         for gpu in [g for g in gpus if g not in running][: len(ready)]:
             token = ready.pop(0)
             waiting.remove(token)
@@ -207,10 +202,7 @@ def queue(jobs: list[str], data: Path, out: Path, minutes: float) -> int:
             if process.poll() is not None:
                 failed += process.returncode != 0
                 del running[gpu]
-        if late and not running:
-            break
         time.sleep(0.2)
-    sys.stderr.write(f"{failed} failed, not started: {' '.join(waiting) or 'none'}\n")
     return failed
 
 
@@ -237,12 +229,11 @@ def median_minutes(runs: Sequence[dict[str, Any]]) -> float:
 def record(folder: Path) -> None:
     """Make the record of the runs in a folder."""
     runs = read_runs(folder)
-    full = [r for r in runs if r["branches_beside"]]
     rows = []
     for variant, epochs in dict.fromkeys(
-        (r["variant"], r["epochs"]) for r in sorted(full, key=lambda r: (-r["epochs"], list(VARIANTS).index(r["variant"])))
+        (r["variant"], r["epochs"]) for r in sorted(runs, key=lambda r: (-r["epochs"], list(VARIANTS).index(r["variant"])))
     ):
-        current = [r for r in full if r["variant"] == variant and r["epochs"] == epochs]
+        current = [r for r in runs if r["variant"] == variant and r["epochs"] == epochs]
         rows.append(
             accuracy_row(f"{variant}, {epochs} epochs", current)
             | {
@@ -253,7 +244,7 @@ def record(folder: Path) -> None:
         )
     singles: list[Row] = [
         {
-            "run": f"{short(r['variant'])} seed {r['seed']}{'' if r['branches_beside'] else ' one stream'}",
+            "run": f"{short(r['variant'])} seed {r['seed']}",
             "top-1 %": round(r["accuracy"] * 100, 2),
             "s an epoch": round(r["seconds_per_epoch"], 2),
         }
@@ -283,14 +274,12 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/cifar_accuracy"))
     parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--kd", choices=["soft", "weighted"], default="", help="learn from the teacher in --out, too")
-    parser.add_argument("--minutes", type=float, default=1e9, help="no job of the queue starts later")
-    parser.add_argument("--one-stream", action="store_true", help="branches one after another on the GPU")
     options = parser.parse_args()
     if options.what == "job":
         seeds = [int(seed) for seed in options.names[1].split("+")]
-        job(options.names[0], seeds, options.data, options.out, options.epochs, not options.one_stream, options.kd)
+        job(options.names[0], seeds, options.data, options.out, options.epochs, options.kd)
     elif options.what == "queue":
-        return queue(options.names, options.data, options.out, options.minutes)
+        return queue(options.names, options.data, options.out)
     else:
         record(Path(options.names[0]))
     return 0

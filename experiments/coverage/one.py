@@ -20,13 +20,8 @@ SEEDS = range(6)
 CONDITION = 1e-5
 
 
-def try_network(name: str, options: list[str]) -> dict[str, Any]:
-    """Return the result of a network; a step that fails gives its reason in one line, and later ones are left out.
-
-    Args:
-        name: Of the network.
-        ways: Keys of `PROCESSORS`.
-    """
+def try_network(name: str) -> dict[str, Any]:
+    """Return the result of a network; a step that fails gives its reason in one line, and later ones are left out."""
     row: dict[str, Any] = {"network": name}
     with _step(row, "load"):
         loaded, shape = _loaded(name, row)
@@ -39,7 +34,7 @@ def try_network(name: str, options: list[str]) -> dict[str, Any]:
         captured = capture(loaded.module, shape, name)
         row |= {"operators": len(captured.graph.ops), "opaque": sum(op.kind == "opaque" for op in captured.graph.ops)}
         row |= {"outputs": len(captured.graph.outputs)}
-    for way in options if "failed" not in row else ():
+    for way in PROCESSORS if "failed" not in row else ():
         row[way] = _branched(loaded, shape, PROCESSORS[way])
     row["peak_mb"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
     return row

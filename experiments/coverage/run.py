@@ -29,8 +29,6 @@ RECORD = HERE / "results" / "coverage.json"
 EQUAL = 1e-4
 #: Facts of the machine that tries the first network, in the file of the rows.
 MACHINE = "machine.json"
-#: How the note of networks begins that were tried on another machine than the record's.
-ELSEWHERE = "tried on another machine, "
 #: Seconds that a network may take.
 LIMIT = 600
 
@@ -41,22 +39,20 @@ def main() -> None:
     parser.add_argument("what", choices=["smallest", "one", "all", "record"])
     parser.add_argument("names", nargs="*")
     parser.add_argument("--out", type=Path, default=Path("runs/coverage"))
-    parser.add_argument("--ways", nargs="+", default=list(PROCESSORS), choices=list(PROCESSORS))
     parser.add_argument("--jobs", type=int, default=1, help="networks at a time, each on a core of its own")
-    parser.add_argument("--limit", type=int, default=LIMIT, help="seconds that a network may take")
     parser.add_argument("--again", action="store_true", help="also those that the record says are right")
     options = parser.parse_args()
     if options.what == "smallest":
         write_smallest()
     elif options.what == "one":
-        sys.stdout.write(json.dumps(try_network(options.names[0], options.ways)) + "\n")
+        sys.stdout.write(json.dumps(try_network(options.names[0])) + "\n")
     elif options.what == "all":
-        try_all(options.names or list(SETS), options.out, options.ways, options.jobs, options.limit, again=options.again)
+        try_all(options.names or list(SETS), options.out, options.jobs, again=options.again)
     else:
         record(options.out)
 
 
-def try_all(sets: Sequence[str], out: Path, options: Sequence[str], jobs: int, limit: int, *, again: bool) -> None:
+def try_all(sets: Sequence[str], out: Path, jobs: int, *, again: bool) -> None:
     """Try what has no file yet, each network on one core, in a child of a process that has imported what all of them need."""
     out.mkdir(parents=True, exist_ok=True)
     if not (out / MACHINE).exists():
@@ -69,7 +65,7 @@ def try_all(sets: Sequence[str], out: Path, options: Sequence[str], jobs: int, l
     for name in sets:
         (out / name).mkdir(parents=True, exist_ok=True)
         known = {} if again else recorded(name)
-        done = {network for network, row in known.items() if all(right(row, way) for way in options)}
+        done = {network for network, row in known.items() if all(right(row, way) for way in PROCESSORS)}
         waiting += [(network, out / name / f"{network.replace(':', '.')}.json") for network in SETS[name]() if network not in done]
     free: queue.SimpleQueue[int] = queue.SimpleQueue()
     for core in sorted(os.sched_getaffinity(0))[:jobs]:
@@ -80,7 +76,7 @@ def try_all(sets: Sequence[str], out: Path, options: Sequence[str], jobs: int, l
             return json.loads(file.read_text())
         core = free.get()
         try:
-            return _tried(context, network, file, options, core, limit)
+            return _tried(context, network, file, core)
         finally:
             free.put(core)
 
@@ -89,16 +85,16 @@ def try_all(sets: Sequence[str], out: Path, options: Sequence[str], jobs: int, l
             sys.stderr.write(f"{json.dumps(row)}\n")
 
 
-def _tried(context: Any, network: str, file: Path, options: Sequence[str], core: int, limit: int) -> dict[str, Any]:
+def _tried(context: Any, network: str, file: Path, core: int) -> dict[str, Any]:
     """A network's row, made by a process on one core."""
     partial, load = file.with_suffix(".part"), os.getloadavg()[0]
-    process = context.Process(target=_try, args=(network, list(options), partial, core))
+    process = context.Process(target=_try, args=(network, partial, core))
     process.start()
-    process.join(limit)
+    process.join(LIMIT)
     if process.is_alive():
         process.kill()
         process.join()
-        row = {"failed": "time", "why": f"more than {limit} s"}
+        row = {"failed": "time", "why": f"more than {LIMIT} s"}
     elif process.exitcode == 0:
         row = json.loads(partial.read_text())
     else:
@@ -111,9 +107,9 @@ def _tried(context: Any, network: str, file: Path, options: Sequence[str], core:
     return row
 
 
-def _try(network: str, options: list[str], file: Path, core: int) -> None:
+def _try(network: str, file: Path, core: int) -> None:
     os.sched_setaffinity(0, {core})
-    file.write_text(json.dumps(try_network(network, options)))
+    file.write_text(json.dumps(try_network(network)))
 
 
 def recorded(name: str) -> dict[str, dict[str, Value]]:
@@ -129,13 +125,11 @@ def record(out: Path) -> None:
     tables: dict[str, list[dict[str, Value]]] = {"sets": []}
     known = read_record(RECORD) if RECORD.exists() else None
     loads = [] if known is None else [known.load or 0.0]
-    added = []
     for name in SETS:
         rows = recorded(name)
         for file in sorted((out / name).glob("*.json")):
             tried = json.loads(file.read_text())
             rows[tried["network"]] = told(tried)
-            added.append(tried["network"])
             loads.append(tried["load"])
         if rows:
             tables[name] = [rows[network] for network in sorted(rows)]
@@ -143,11 +137,6 @@ def record(out: Path) -> None:
     where = json.loads((out / MACHINE).read_text())
     here = Machine(where["processor"], where["cores"], where["memory_gib"], where["system"])
     machine, versions = (here, where["versions"]) if known is None else (known.machine, known.versions)
-    others = [] if known is None else [note for note in known.notes if note.startswith(ELSEWHERE)]
-    if machine != here:
-        others.append(
-            f"{ELSEWHERE}{here.processor}, {here.cores} cores, {here.memory_gib} GiB, torch {where['versions']['torch']}: {', '.join(added)}"
-        )
     elsewhere = sorted({str(row["processor"]) for name in SETS for row in tables.get(name, [])} - {machine.processor})
     write_record(
         RECORD,
@@ -163,7 +152,6 @@ def record(out: Path) -> None:
             f"and run by the scheduler on the CPU; right: the output differs from the branched module's by at most {EQUAL:g} of the largest output",
             "branched: some segment has several branches, stretched or divided exactly",
             *([f"some networks were tried on another machine ({', '.join(elsewhere)}) with torch {version('torch')}"] if elsewhere else []),
-            *others,
             "each network's row names the commit that it was tried at, the processor, and the random weights (seed): the first of six for which torch's own result "
             f"moves by at most {CONDITION:g} with an input that is rounded otherwise (condition), else the best of them; load is the highest of any row",
         ],

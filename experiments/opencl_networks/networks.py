@@ -2,7 +2,6 @@
 
 import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +65,12 @@ def forget_own_tuning(core: int, empty: str) -> None:
 
 def opencl(model: Path, core: int, **options: Any) -> Runner:
     """A network on our kernels, PoCL's thread on one core."""
-    half = bool(options.pop("half", False))
-    return Runner(OpenCLDelegate((core,), half=half, options=Options(**options)).compile(model))
+    return Runner(OpenCLDelegate((core,), options=Options(**options)).compile(model))
 
 
-def onnxruntime(model: Path, cores: Sequence[int] = ()) -> Runner:
-    """A network on ONNX Runtime, one thread wherever the caller is, or one on each of `cores`."""
-    return Runner(CpuDelegate(tuple(cores)).compile(model))
+def onnxruntime(model: Path) -> Runner:
+    """A network on ONNX Runtime, one thread wherever the caller is."""
+    return Runner(CpuDelegate(()).compile(model))
 
 
 def difference(one: Runner, other: Runner) -> float:

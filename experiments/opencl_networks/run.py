@@ -4,20 +4,11 @@ import argparse
 import multiprocessing
 import random
 import statistics
-import sys
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from experiments.opencl_networks.networks import (
-    NETWORKS,
-    Runner,
-    difference,
-    forget_own_tuning,
-    onnxruntime,
-    opencl,
-    save_network,
-)
+from experiments.opencl_networks.networks import NETWORKS, Runner, difference, forget_own_tuning, onnxruntime, opencl, save_network
 from experiments.records import About, Value, write_record
 from scheduler.cores import available_cores, pinned
 
@@ -146,7 +137,6 @@ def main(words: list[str] | None = None) -> None:
             f"Tile costs of our kernels were fitted to convolutions of these same networks ({', '.join(NETWORKS)}); no network here is held out."
         ],
     )
-    sys.stderr.write(f"{options.out} written; fill the pages with python -m experiments.render\n")
 
 
 if __name__ == "__main__":

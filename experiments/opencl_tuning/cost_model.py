@@ -7,7 +7,6 @@ of relative errors, in which slow tiles count little: only the first rank matter
 import argparse
 import csv
 import json
-import math
 import statistics
 import zlib
 from collections.abc import Callable
@@ -97,16 +96,12 @@ def judge(name: str, measured: list[Measured], cycles: Callable[[KernelProblem, 
         "ranking": name,
         "problems": len(measured),
         "rank_correlation": round(statistics.median(correlations), 3),
-        "first_over_best": round(_mean(first), 3),
+        "first_over_best": round(statistics.geometric_mean(first), 3),
         "largest": round(max(first), 2),
         "first_over_best_of_sums": round(sums[0] / sums[1], 3),
-        "best_of_4_over_best": round(_mean(of_four), 3),
-        "best_of_8_over_best": round(_mean(of_eight), 3),
+        "best_of_4_over_best": round(statistics.geometric_mean(of_four), 3),
+        "best_of_8_over_best": round(statistics.geometric_mean(of_eight), 3),
     }
-
-
-def _mean(ratios: list[float]) -> float:
-    return math.exp(statistics.mean(map(math.log, ratios)))
 
 
 def rows(measured: list[Measured], traits: Traits, costs: TileCosts) -> list[dict[str, Value]]:
@@ -130,7 +125,6 @@ def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m experiments.opencl_tuning.cost_model", description=__doc__)
     parser.add_argument("tiles", type=Path)
     parser.add_argument("--load", type=float, default=0.0, help="mean number of busy processes while tiles were measured")
-    parser.add_argument("--out", type=Path, default=HERE / "results" / "cost_model.json")
     options = parser.parse_args(words)
     traits = open_device(()).traits
     measured = read_tiles(options.tiles)
@@ -141,7 +135,7 @@ def main(words: list[str] | None = None) -> None:
     partial.write_text(json.dumps(kinds, indent=1) + "\n")
     partial.replace(COSTS_FILE)
     write_record(
-        options.out,
+        HERE / "results" / "cost_model.json",
         {"rankings": rows(measured, traits, costs)},
         source="measured",
         command="python -m experiments.opencl_tuning.cost_model tiles.csv",

@@ -108,7 +108,7 @@ def main() -> int:
     from scheduler.delegates.opencl.device import find_device, unavailable_reason
 
     load_plugins()
-    load, suites, rest, opened = os.getloadavg()[0], [], [], []
+    suites, rest, opened = [], [], []
     for name in options.delegates:
         if problem := delegates.get(name).unavailable():
             suites.append({"suite": f"{name}: {problem}"} | dict.fromkeys((*OUTCOMES, "exit status")))
@@ -128,7 +128,6 @@ def main() -> int:
         source="measured",
         command="python -m experiments.real_processors.conformance",
         runs=1,
-        load=load,
         notes=[f"OpenCL: {device}. Refused: every case that was drawn of an operator; a plan leaves it to the CPU."],
     )
     return int(any(row["failed"] for row in suites) or any(row["exit status"] != 0 for row in opened))

@@ -1,7 +1,6 @@
 """Times of cuDNN for the same networks, through PyTorch and CUDA graphs: `python -m experiments.real_processors.cudnn`."""
 
 import argparse
-import os
 import statistics
 import sys
 from pathlib import Path
@@ -49,26 +48,23 @@ def main() -> int:
     import torch
 
     parser = argparse.ArgumentParser(prog="python -m experiments.real_processors.cudnn", description=__doc__)
-    parser.add_argument("--networks", nargs="+", default=[], help="only these, such as resnet50")
     parser.add_argument("--runs", type=int, default=100)
-    parser.add_argument("--out", type=Path, default=HERE / "results" / "cudnn.json", help="the record")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.stderr.write("error: this machine has no CUDA device that PyTorch can use, so cuDNN cannot be timed here\n")
         return 1
-    load, rows = os.getloadavg()[0], []
-    for name, side in [entry for entry in NETWORKS if not options.networks or entry[0] in options.networks]:
+    rows = []
+    for name, side in NETWORKS:
         row: Row = {"network, input": f"{name.rpartition(':')[2]}, {side}"}
         rows.append(row | {f"{mode} ms": round(median_ms(name, side, *how, options.runs), 3) for mode, how in MODES.items()})
         sys.stderr.write(f"{rows[-1]}\n")
     facts = f"GPU: {torch.cuda.get_device_name()}, cuDNN {torch.backends.cudnn.version()}, its fastest algorithms."
     write_record(
-        options.out,
+        HERE / "results" / "cudnn.json",
         {"cudnn": rows},
         source="measured",
         command="python -m experiments.real_processors.cudnn",
         runs=options.runs,
-        load=load,
         interleaved=False,
         notes=[f"{facts} Batch 1, random weights, one CUDA graph an inference, no copies; fp16 with channels last."],
     )

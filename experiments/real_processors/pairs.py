@@ -6,7 +6,6 @@ on a processor of its own.
 """
 
 import argparse
-import os
 import statistics
 import sys
 import time
@@ -138,7 +137,7 @@ def main() -> int:
     parser.add_argument("--search", nargs="*", default=[], help="further words for `stretch search` and `stretch branch`")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "pairs.json", help="the record")
     options = parser.parse_args()
-    end, load = time.monotonic() + options.seconds, os.getloadavg()[0]
+    end = time.monotonic() + options.seconds
     rows, contenders, least = [], [], options.rounds
     for number, pair in enumerate(options.pairs):
         if (now := time.monotonic()) > end:
@@ -162,7 +161,6 @@ def main() -> int:
             source="measured",
             command="python -m experiments.real_processors.pairs here.toml FOLDER",
             runs=least,
-            load=load,
             interleaved=True,
             about={"pairs": About(columns=dict.fromkeys(("predicted a second", "predicted speed-up"), Facts(source="predicted")))},
             notes=[

@@ -6,8 +6,6 @@ Several sessions show whether a processor has several speeds; where it has, the 
 """
 
 import argparse
-import os
-import sys
 import time
 from pathlib import Path
 from statistics import median
@@ -52,14 +50,13 @@ def in_a_row(session: Session, bundle: Bundle) -> list[tuple[float, float]]:
     return stretches
 
 
-def main() -> int:
+def main() -> None:
     """Measure and write the record."""
     parser = argparse.ArgumentParser(prog="python -m experiments.real_processors.pauses", description=__doc__)
     parser.add_argument("bundles", type=Path, nargs="+")
     parser.add_argument("--sessions", type=int, default=6)
-    parser.add_argument("--out", type=Path, default=HERE / "results" / "pauses.json", help="the record")
     options = parser.parse_args()
-    load, pauses, speeds = os.getloadavg()[0], list[Row](), list[Row]()
+    pauses, speeds = list[Row](), list[Row]()
     for folder in options.bundles:
         bundle = load_bundle(folder)
         for processor in bundle_precisions(bundle.manifest):
@@ -75,19 +72,17 @@ def main() -> int:
                         after = {f"after {between} more": after_pauses(session, alone, between) for between in BETWEEN}
                         pauses.append({"network, processor": name, "in a row": fast, **after})
     write_record(
-        options.out,
+        HERE / "results" / "pauses.json",
         {"pauses": pauses, "speeds": speeds},
         source="measured",
         command="python -m experiments.real_processors.pauses BUNDLE...",
         runs=PAUSES,
-        load=load,
         notes=[
             "pauses: median ms of inferences in a row, and after 50 ms of rest and so many inferences more.",
             f"speeds: medians of {STRETCH} inferences each in a row of {IN_A_ROW}; steal: what the host took away during the slowest.",
         ],
     )
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -88,21 +89,8 @@ def prepare(network: str, side: int, kind: str, folder: Path, runtime: str) -> d
     if known.exists():
         return json.loads(known.read_text())
     predicted = within("predict", network, "--device", profile, *size, *TRUSTED)["processors"]
-    planned = within(
-        "branch",
-        network,
-        "--device",
-        profile,
-        *size,
-        *TRUSTED,
-        "--weights",
-        "none",
-        "--precision",
-        f"cpu={precision},gpu=fp32",
-        *KINDS[kind],
-        "--out",
-        bundle,
-    )
+    words = ("--weights", "none", "--precision", f"cpu={precision},gpu=fp32", *KINDS[kind], "--out", bundle)
+    planned = within("branch", network, "--device", profile, *size, *TRUSTED, *words)
     if precision != "fp32":
         # in the planned precision; weights are random, so much is lost in int8
         written = bundle.with_name(f"{bundle.name}_{precision}")
@@ -126,16 +114,10 @@ def rows_of(network: str, side: int, kind: str, prepared: dict[str, Any], runtim
     }
     singles: list[Row] = []
     for place, measured in by_place.items():
-        ms = prepared["predicted"][place]["latency_ms"]
-        singles.append(
-            {
-                "network, input, processor": label(network, side, place),
-                "precision": prepared["predicted"][place]["precision"],
-                "predicted ms": round(ms, 2),
-                "measured ms": measured and round(measured, 2),
-                "error %": error(ms, measured),
-            }
-        )
+        predicted = prepared["predicted"][place]
+        row: Row = {"network, input, processor": label(network, side, place), "precision": predicted["precision"]}
+        times = {"predicted ms": round(predicted["latency_ms"], 2), "measured ms": measured and round(measured, 2)}
+        singles.append(row | times | {"error %": error(predicted["latency_ms"], measured)})
     best, alone_ms = ran["sequential"], list(by_place.values())
     return singles, {
         "network, input, design": label(network, side, kind),
@@ -160,23 +142,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m experiments.real_processors.run", description=__doc__)
     parser.add_argument("folder", type=Path, help="where the profile and the bundles go")
     parser.add_argument("--runtime", choices=PRECISIONS, default="cpu", help="delegate of the CPU")
-    parser.add_argument("--networks", nargs="+", default=[], help="only these, such as efficientnet_b5")
     parser.add_argument("--rounds", type=int, default=30, help="in which a bundle and its baselines take turns")
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="designs that are run")
     parser.add_argument("--minutes", type=float, default=3.0, help="for the measurements of the profile")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "measured.json", help="the record")
     parser.add_argument("--seconds", type=float, default=540.0, help="after which no further network is begun")
     options = parser.parse_args()
     gpu = find_device()
-    end, load = time.monotonic() + options.seconds, os.getloadavg()[0]
+    end = time.monotonic() + options.seconds
     # one core is left to the thread that feeds the GPU
     cores = len(os.sched_getaffinity(0)) - 1
     core_set = f"cpu[{cores}core{'s' if cores > 1 else ''}]={options.runtime}"
     options.folder.mkdir(parents=True, exist_ok=True)
     if not (options.folder / "here.toml").exists():
-        stretch(
-            "profile", "--name", "here", "--processors", f"{core_set},gpu", "--budget", options.minutes, "--out", options.folder, "--quiet"
-        )
+        words = ("--processors", f"{core_set},gpu", "--budget", options.minutes, "--out", options.folder, "--quiet")
+        stretch("profile", "--name", "here", *words)
     profile: list[Row] = [
         {
             "processor": f"{family}[{cores}]",
@@ -190,12 +169,7 @@ def main() -> int:
     # a run that was stopped goes on
     tables = json.loads(kept.read_text()) if kept.exists() else {"profile": profile, "singles": [], "plans": []}
     done = {row["network, input, design"] for row in tables["plans"]}
-    wanted = [
-        (network, side, kind)
-        for network, side in NETWORKS
-        for kind in options.kinds
-        if (not options.networks or network in options.networks) and label(network, side, kind) not in done
-    ]
+    wanted = [(network, side, kind) for (network, side), kind in product(NETWORKS, KINDS) if label(network, side, kind) not in done]
     # preparation is not timed, so all cores may take part; the children have torch loaded
     workers = min(max(1, cores // 3), max(1, len(wanted)))
     os.environ["OMP_NUM_THREADS"] = str(max(1, cores // workers))
@@ -222,7 +196,6 @@ def main() -> int:
             source="measured",
             command="python -m experiments.real_processors.run FOLDER",
             runs=options.rounds,
-            load=load,
             interleaved=True,
             about={name: About(columns={"predicted ms": Facts(source="predicted")}) for name in ("singles", "plans")},
             notes=[

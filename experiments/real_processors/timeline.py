@@ -4,15 +4,13 @@ Says for each processor what share of the inference of median length it computes
 """
 
 import argparse
-import os
 import statistics
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from experiments.command import program
 from experiments.records import About, Facts, Row, write_record
 from predictors.devices import load_device
-from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import random_input
 from scheduler.delegates import get_delegate
@@ -90,53 +88,36 @@ def measure(folder: Path, profile: Path, runs: int) -> tuple[list[Row], list[Row
     return taken, rows, picture(name, both)
 
 
-def main() -> int:
-    """Measure each bundle and write the record after it, or say in one sentence why not."""
+def main() -> None:
+    """Measure each bundle, and write the record after it."""
     parser = argparse.ArgumentParser(prog="python -m experiments.real_processors.timeline", description=__doc__)
     parser.add_argument("profile", type=Path, help="that they were planned by, such as here.toml")
     parser.add_argument("bundles", type=Path, nargs="+")
     parser.add_argument("--repeat", type=int, default=30, help="measured inferences")
-    parser.add_argument("--folder", type=Path, default=HERE, help="of the picture; the record lies in `results` there")
     options = parser.parse_args()
-    load = os.getloadavg()[0]
     tables: dict[str, list[Row]] = {"steps": [], "shares": []}
-    (options.folder / "results").mkdir(parents=True, exist_ok=True)
-    try:
-        for number, bundle in enumerate(options.bundles):
-            taken, rows, drawn = measure(bundle, options.profile, options.repeat)
-            tables["shares"] += rows
-            tables["steps"] += taken
-            if number == 0:
-                (options.folder / "timeline.svg").write_text(drawn)
-            write_record(
-                options.folder / "results" / "timelines.json",
-                tables,
-                source="measured",
-                command="python -m experiments.real_processors.timeline here.toml BUNDLE...",
-                runs=options.repeat,
-                load=load,
-                about={
-                    "steps": About(
-                        columns={"predicted ms": Facts("predicted"), "alone ms": Facts(runs=5), "kernels alone ms": Facts(runs=3)}
-                    ),
-                    "shares": About(
-                        rows={
-                            name: Facts("predicted")
-                            for row in tables["shares"]
-                            if ", predicted, " in (name := str(row["design, processor"]))
-                        }
-                    ),
-                },
-                notes=[
-                    "The inference of median length.",
-                    "Exchange: conversions, joins, and what a subgraph on OpenCL takes beyond its kernels, which is launches and copies.",
-                ],
-            )
-    except StretchError as error:
-        sys.stderr.write(f"error: {error.message}\n")
-        return error.exit_code
-    return 0
+    columns = {"predicted ms": Facts("predicted"), "alone ms": Facts(runs=5), "kernels alone ms": Facts(runs=3)}
+    for number, bundle in enumerate(options.bundles):
+        taken, rows, drawn = measure(bundle, options.profile, options.repeat)
+        tables["shares"] += rows
+        tables["steps"] += taken
+        if number == 0:
+            (HERE / "timeline.svg").write_text(drawn)
+        names = [str(row["design, processor"]) for row in tables["shares"]]
+        predicted = {name: Facts("predicted") for name in names if ", predicted, " in name}
+        write_record(
+            HERE / "results" / "timelines.json",
+            tables,
+            source="measured",
+            command="python -m experiments.real_processors.timeline here.toml BUNDLE...",
+            runs=options.repeat,
+            about={"steps": About(columns=columns), "shares": About(rows=predicted)},
+            notes=[
+                "The inference of median length.",
+                "Exchange: conversions, joins, and what a subgraph on OpenCL takes beyond its kernels, which is launches and copies.",
+            ],
+        )
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program(main)
