@@ -12,6 +12,7 @@ import datetime
 import os
 import platform
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -182,6 +183,7 @@ def write_record(
         notes=list(notes),
     )
     save_record(path, record)
+    sys.stderr.write(f"{path} written; fill the pages with python -m experiments.render\n")
     return record
 
 

@@ -67,9 +67,8 @@ def _row(name: str, answer: DeviceAdvice) -> Row:
 
 def columns(kind: str, branches: BranchesAdvice | None) -> Row:
     """Speed-up of branches of a kind with its interval."""
-    names = ("", ", low", ", high")
-    values = (branches.speedup, branches.low, branches.high) if branches else (None, None, None)
-    return {f"{kind}{name}": None if value is None else round(value, 2) for name, value in zip(names, values, strict=True)}
+    columns = {"": "speedup", ", low": "low", ", high": "high"}
+    return {f"{kind}{name}": None if branches is None else round(getattr(branches, key), 2) for name, key in columns.items()}
 
 
 def _low(row: Row) -> float:

@@ -6,7 +6,9 @@ import multiprocessing
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from timeit import timeit
 from typing import Any
 
 import numpy as np
@@ -91,18 +93,13 @@ def main() -> None:
 
 def latencies(run: Callable[[Any], Any], x: Any, core: int, count: int) -> list[float]:
     """Milliseconds of each inference: before, `count` of them during and after the work of others."""
-    run(x)
-    times = [timed(run, x) for _ in range(BEFORE)]
+    once = partial(timeit, partial(run, x), number=1)
+    once()
+    times = [once() for _ in range(BEFORE)]
     with others(core):
-        times += [timed(run, x) for _ in range(count)]
-    return times + [timed(run, x) for _ in range(AFTER)]
-
-
-def timed(run: Callable[[Any], Any], x: Any) -> float:
-    """Milliseconds of one inference."""
-    start = time.perf_counter()
-    run(x)
-    return 1e3 * (time.perf_counter() - start)
+        times += [once() for _ in range(count)]
+    times += [once() for _ in range(AFTER)]
+    return [1e3 * seconds for seconds in times]
 
 
 @contextlib.contextmanager

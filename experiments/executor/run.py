@@ -2,7 +2,6 @@
 
 import argparse
 import statistics
-import sys
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -110,7 +109,8 @@ def main(words: list[str] | None = None) -> None:
     result, costs, met = measure(bundle, mapping, options.rounds, options.warmup)
     empty = empty_handoffs(bundle, mapping, options.empty_runs)
     manifest = bundle.manifest
-    overlap = [trace.overlap_ms(*first_processors(bundle)) for trace in result.traces]
+    first, second, *_ = dict.fromkeys(entry.processor for entry in manifest.subgraphs)
+    overlap = [trace.overlap_ms(first, second) for trace in result.traces]
     overview: list[dict[str, Value]] = [
         {"what": "meeting points with a join", "value": len(manifest.joins)},
         {"what": "meeting points where processors exchange, those included", "value": met},
@@ -132,20 +132,11 @@ def main(words: list[str] | None = None) -> None:
         command=f"python -m experiments.executor.run {options.bundle.name}",
         runs=options.rounds,
         interleaved=True,
-        about={
-            "handoff": About(interleaved=False, rows={"that cost nothing": Facts(runs=options.empty_runs)}),
-        },
+        about={"handoff": About(interleaved=False, rows={"that cost nothing": Facts(runs=options.empty_runs)})},
         notes=[
             f"{manifest.model.name} planned for {manifest.device}, weights {manifest.weights.source}, {options.mapping}, on cores {', '.join(map(str, result.cores))}."
         ],
     )
-    sys.stderr.write(f"{options.out} written; fill the pages with python -m experiments.render\n")
-
-
-def first_processors(bundle: Bundle) -> tuple[str, str]:
-    """The first two processors of a bundle."""
-    first, second, *_ = dict.fromkeys(entry.processor for entry in bundle.manifest.subgraphs)
-    return first, second
 
 
 if __name__ == "__main__":

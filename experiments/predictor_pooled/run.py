@@ -27,6 +27,8 @@ SETS = {
     "transformers": ("tflite_cpu_transformers", (8, 4)),
 }
 
+#: Core sets of one core.
+ONE_CORE = ("1large", "1med", "1small")
 #: Subjects of goals: name, set, precision, device and core set.
 Chosen = Callable[[Place], bool]
 GOALS: dict[str, tuple[str, Chosen]] = {
@@ -39,16 +41,10 @@ GOALS: dict[str, tuple[str, Chosen]] = {
     "Raspberry Pi 5, fp16": ("boards", lambda place: place[:2] == ("fp16", "raspberrypi5")),
     "RK3588, fp32": ("boards", lambda place: place[:2] == ("fp32", "rk3588")),
     "boards, int8": ("boards", lambda place: place[0] == "int8"),
-    "transformers, one core, fp32": ("transformers", lambda place: place[0] == "fp32" and place[2] in ("1large", "1med", "1small")),
-    "transformers, several cores, fp32": (
-        "transformers",
-        lambda place: place[0] == "fp32" and place[2] not in ("1large", "1med", "1small"),
-    ),
-    "transformers, one core, int8": ("transformers", lambda place: place[0] == "int8" and place[2] in ("1large", "1med", "1small")),
-    "transformers, several cores, int8": (
-        "transformers",
-        lambda place: place[0] == "int8" and place[2] not in ("1large", "1med", "1small"),
-    ),
+    "transformers, one core, fp32": ("transformers", lambda place: place[0] == "fp32" and place[2] in ONE_CORE),
+    "transformers, several cores, fp32": ("transformers", lambda place: place[0] == "fp32" and place[2] not in ONE_CORE),
+    "transformers, one core, int8": ("transformers", lambda place: place[0] == "int8" and place[2] in ONE_CORE),
+    "transformers, several cores, int8": ("transformers", lambda place: place[0] == "int8" and place[2] not in ONE_CORE),
 }
 
 

@@ -1,12 +1,10 @@
 """How long searches take, and exact against other strategies: `python -m experiments.search.run [times|strategies]`."""
 
 import argparse
-import os
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter, process_time
@@ -16,6 +14,7 @@ from experiments.records import About, Facts, Row, write_record
 from predictors.devices import load_device
 from predictors.errors import InfeasibleError
 from predictors.graph import OpGraph
+from scheduler.cores import available_cores, pinned
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.compare import draw_factors, uncertain_run
 from stretch.planning.pareto import diverse_front, front
@@ -53,21 +52,9 @@ STRATEGIES = ("exact", "grid", "evolve")
 Found = dict[str, float | None]
 
 
-@contextmanager
-def one_core() -> Iterator[None]:
-    """Keep this process to one core."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(before)})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-
-
 def chosen(graph: OpGraph, device: str, config: PlanConfig) -> tuple[SearchResult, float]:
     """The design of a request, and the decimal logarithm of the number of those it was chosen from."""
-    request = PlanningProblem.of(graph, load_device(device), config)
-    choice = choose(request)
+    choice = choose(PlanningProblem.of(graph, load_device(device), config))
     return choice.result, choice.space.size_log10
 
 
@@ -127,7 +114,7 @@ def growth() -> list[Row]:
 def times() -> None:
     """Record how long searches take."""
     rows: list[Row] = []
-    with one_core():
+    with pinned(available_cores()[:1]):
         for model in TIMED:
             rows += searches(model, graph_of(model))
             sys.stdout.write("\n".join(map(str, rows)) + "\n")

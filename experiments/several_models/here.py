@@ -7,12 +7,13 @@ from the moment at which both are asked for until both are over.
 import argparse
 import statistics
 import sys
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from itertools import combinations
 from pathlib import Path
+from timeit import timeit
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from experiments.command import program, stretch
 from experiments.records import Row, write_record
 from predictors.errors import StretchError
 from scheduler.cores import available_cores
+from scheduler.measure.steady import play_round
 from scheduler.runtime.scheduler import Scheduler
 from scheduler.runtime.sequential import Sequential
 from scheduler.runtime.session import Session
@@ -79,14 +81,9 @@ def contenders(folders: tuple[Path, Path], cores: tuple[int, int], opened: ExitS
 
 def measure(result: dict[str, Contender], inputs: tuple[Any, Any], rounds: int) -> dict[str, list[float]]:
     """Milliseconds of each round of each schedule, which take turns, in an order that rotates."""
-    times: dict[str, list[float]] = {name: [] for name in result}
-    for number in range(rounds + WARM):
-        for name in result if number % 2 else reversed(result):
-            start = time.perf_counter()
-            result[name](*inputs)
-            if number >= WARM:
-                times[name].append(1e3 * (time.perf_counter() - start))
-    return times
+    turns = {name: partial(timeit, partial(run, *inputs), number=1) for name, run in result.items()}
+    taken = [play_round(turns, number) for number in range(WARM + rounds)][WARM:]
+    return {name: [1e3 * seconds[name] for seconds in taken] for name in result}
 
 
 def row_of(pair: str, times: dict[str, list[float]]) -> Row:

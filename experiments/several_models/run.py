@@ -5,9 +5,8 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from math import exp, log
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean, median
 
 from experiments.networks import graph_of, own_precisions
 from experiments.records import Row, write_record
@@ -103,7 +102,7 @@ def summary(rows: Sequence[Row]) -> list[Row]:
         row: Row = {
             "ratio": name,
             "pairs": len(ratios),
-            "geometric mean": round(exp(sum(map(log, ratios)) / len(ratios)), 3),
+            "geometric mean": round(geometric_mean(ratios), 3),
             "median": round(median(ratios), 3),
             "least": min(ratios),
             "greatest": max(ratios),
@@ -146,7 +145,6 @@ def main(names: list[str] | None = None) -> None:
             "ms: one inference of each begun together, until both are over. Pairs a second: with two of each in flight.",
         ],
     )
-    sys.stderr.write(f"{options.out} written; fill the pages with python -m experiments.render\n")
 
 
 if __name__ == "__main__":

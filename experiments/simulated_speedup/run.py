@@ -5,12 +5,13 @@ as it is there: a run that was cut short goes on where it stopped, unless the co
 """
 
 import argparse
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from math import exp, log
+from multiprocessing import get_context
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import msgspec
@@ -219,7 +220,7 @@ def bounds(rows: Rows, models: Sequence[str]) -> list[Row]:
 def geo_mean(values: Sequence[Value]) -> float | None:
     """The geometric mean of what is known; None of nothing."""
     some = [float(value) for value in values if value is not None]
-    return round(exp(sum(map(log, some)) / len(some)), 3) if some else None
+    return round(geometric_mean(some), 3) if some else None
 
 
 #: Tables of the record that are worked out from its cases.
@@ -244,8 +245,8 @@ def part_of(path: Path) -> Part:
     return Part(commit)
 
 
-def plan_network(model: str, path: Path) -> None:
-    """Plan every case of a network that is not in the file of its rows yet."""
+def plan_network(model: str, path: Path) -> dict[str, Row]:
+    """Plan every case of a network that is not in the file of its rows yet; return all rows."""
     part = part_of(path)
     graph = None
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -258,25 +259,20 @@ def plan_network(model: str, path: Path) -> None:
         partial.write_bytes(msgspec.json.encode(part))
         partial.replace(path)
         sys.stderr.write(f"{case.name}: {row['speed-up']}, over the sequential network {row['over sequential']}\n")
+    return part.rows
 
 
 def main() -> None:
     """Plan every network, and write the record; gives the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", default=",".join(MODELS), help="networks, separated by commas")
-    parser.add_argument("--one", help="plan this network alone, in this process, and write no record")
     parser.add_argument("--parts", type=Path, default=PARTS, help="folder of what is planned already")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "speedup.json", help="the record")
     options = parser.parse_args()
-    if options.one:
-        plan_network(options.one, _file(options.parts, options.one))
-        return
     models = options.models.split(",")
-    rows: dict[str, Row] = {}
-    for model in models:
-        command = [sys.executable, "-m", "experiments.simulated_speedup.run", "--one", model, "--parts", str(options.parts)]
-        subprocess.run(command, check=True, cwd=ROOT)
-        rows |= msgspec.json.decode(_file(options.parts, model).read_bytes(), type=Part).rows
+    with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
+        planned = pool.map(plan_network, models, [options.parts / f"{model.replace(':', '_')}.json" for model in models])
+        rows = {name: row for rows_of_model in planned for name, row in rows_of_model.items()}
     write_record(
         options.out,
         {name: table(rows, models) for name, table in TABLES.items()} | {"cases": list(rows.values())},
@@ -290,11 +286,6 @@ def main() -> None:
             "The ideal split divides the original over the processors without any loss. The bound is the longest chain of the original's kernels, each on its fastest processor, or the least time in which all of them can be computed, whichever is longer: no schedule that leaves kernels whole is faster, exchanges and contention left out. A stretched or divided design has other kernels, and may be below both.",
         ],
     )
-    sys.stderr.write(f"{options.out} written; fill the pages with python -m experiments.render\n")
-
-
-def _file(parts: Path, model: str) -> Path:
-    return parts / f"{model.replace(':', '_')}.json"
 
 
 if __name__ == "__main__":
