@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from experiments.command import STRETCH, program, stretch
-from experiments.gpu import facts
+from experiments.gpu import facts, origin
+from experiments.records import Row, write_record
 
 HERE = Path(__file__).parent
 NETWORK, SUPERNET = "resnet56_cifar10", "resnet56_cifar10_supernet"
@@ -65,16 +66,9 @@ def path(data: Path, out: Path, epochs: int, parent: Path, count: int) -> None:
         taken = stretch("export", run, "--design", design, "--out", out / f"taken{number}", "--no-controls")
         seconds = time.perf_counter() - start
         ran = stretch("run", taken["bundle"], "--repeat", "5")
-        rows.append(
-            {
-                "design": number,
-                "supernet": taken["accuracy"]["supernet"],
-                "extracted": taken["accuracy"]["extracted"],
-                "extract_s": seconds,
-                "overlaps": ran["verdict"],
-            }
-            | bundle_accuracy(Path(taken["bundle"]), Path(taken["checkpoint"]), data, count)
-        )
+        row = {"design": number, "extract_s": seconds, "overlaps": ran["verdict"]}
+        row |= {key: taken["accuracy"][key] for key in ("supernet", "extracted")}
+        rows.append(row | bundle_accuracy(Path(taken["bundle"]), Path(taken["checkpoint"]), data, count))
     write(out, "path", {"killed_after": had, "trained": trained, "designs": rows})
 
 
@@ -159,11 +153,88 @@ def option(changes: list[str], data: Path, out: Path, epochs: int, recipe: str, 
     log = (out / name / "log.csv").read_text().splitlines()
     at = log[0].split(",").index("seconds")
     seconds = [float(line.split(",")[at]) for line in log[1:]]
-    write(
-        out,
-        name,
-        {"recipe": recipe, "changes": changes, "gpus": gpus, "epochs": epochs, "epoch_s": float(np.median(seconds[1:]))} | metrics,
+    asked = {"recipe": recipe, "changes": changes, "gpus": gpus, "epochs": epochs}
+    write(out, name, asked | {"epoch_s": float(np.median(seconds[1:]))} | metrics)
+
+
+def record(folder: Path) -> None:
+    """Make the record of the parts in a folder."""
+    result = {file.stem: json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))}
+    whole, ranking = result["path"], result.get("rank")
+    trained = whole["trained"]
+    designs: list[Row] = [
+        {
+            "design": f"number {row['design']} of the pool",
+            "in the supernet %": round(100 * row["supernet"], 2),
+            "extracted %": round(100 * row["extracted"], 2),
+            "bundle on the scheduler %": round(100 * row["bundle"], 2),
+            "same class as torch %": round(100 * row["same_class"], 2),
+            "bundle's images": row["images"],
+            "s to extract and export": round(row["extract_s"], 1),
+        }
+        for row in whole["designs"]
+    ]
+    step: Row = {
+        "what": "stretch train, killed and resumed",
+        "epochs": trained["epochs"],
+        "killed after epoch": whole["killed_after"],
+        "top-1 % of the largest subnet": round(100 * trained["accuracy"], 2),
+        "images/s": round(trained["images_per_second"]),
+        "MiB on the GPU": round(trained["memory_mib"]),
+    }
+    resumed: list[Row] = [
+        {
+            "run": row["run"],
+            "killed after epoch": row["killed_after"],
+            "top-1 %": round(100 * row["accuracy"], 2),
+            "loss": round(row["loss"], 4),
+            "distance to the first": round(row["distance"], 4),
+        }
+        for row in result["resume"]["runs"]
+    ]
+    tables: dict[str, list[Row]] = {"steps": [step], "designs": designs, "resume": resumed}
+    if options := [_option(row) for name, row in result.items() if name.startswith("option-")]:
+        tables["options"] = options
+    if ranking:
+        tables["rank"] = [
+            {
+                "predictor": "fitted to subnets",
+                "designs": ranking["designs"],
+                "rank correlation": round(ranking["rank_correlation"], 2),
+                "p": float(f"{ranking['p_value']:.2g}"),
+                "error, points": round(100 * ranking["rmse"], 2),
+                "lowest %": round(100 * ranking["lowest"], 2),
+                "highest %": round(100 * ranking["highest"], 2),
+                "s": round(ranking["seconds"], 1),
+            }
+        ]
+    write_record(
+        HERE / "results" / "h200.json",
+        tables,
+        source="measured",
+        command="python -m experiments.train_to_run.run path && python -m experiments.train_to_run.run resume",
+        runs=1,
+        **origin([whole, *result.values()]),
+        notes=[
+            "resnet56_cifar10 on CIFAR-10 re-encoded as JPEG; every step is the real command in a process of its own",
+            "the supernet starts from a trained ResNet-56; bundles run on the machine's CPU cores",
+            "options: some ran beside other jobs on the same GPU, so compare s an epoch with care",
+            "distance: norm of the difference of all final weights over the norm of the first run's",
+        ],
     )
+
+
+def _option(row: dict[str, Any]) -> Row:
+    recipe = "supernet" if row["recipe"].endswith("supernet") else "network"
+    return {
+        "recipe and change": f"{recipe}, {', '.join(row['changes']) or 'defaults'}",
+        "GPUs": row["gpus"],
+        "epochs": row["epochs"],
+        "s an epoch": round(row["epoch_s"], 2),
+        "images/s": round(row["images_per_second"]),
+        "top-1 %": round(100 * row["accuracy"], 2),
+        "loss": round(row["loss"], 3),
+    }
 
 
 def main() -> None:
@@ -188,8 +259,6 @@ def main() -> None:
     elif options.what == "option":
         option(options.names, options.data, options.out, options.epochs, options.recipe, options.gpus)
     else:
-        from experiments.train_to_run.record import record
-
         record(Path(options.names[0]))
 
 
