@@ -31,7 +31,7 @@ SINGLES = ("ONNX Runtime, 1 core", "OpenCL, 1 core")
 CONTESTANTS = dict(
     zip((BRANCHED, "original, 1 thread", "original, gpu on opencl", "original, 2 threads"), (BRANCHES, *SINGLES, TWO_THREADS), strict=True)
 )
-#: Times of each round, ms, by contestant.
+#: Times of each round, ms, by network.
 Times = Mapping[str, Sequence[float]]
 #: Rounds that do not count.
 WARMUP = 3
@@ -44,7 +44,7 @@ def make_bundle(name: str, profile: DeviceProfile, folder: Path) -> tuple[PlanRe
 
 
 def measure(folder: Path, cores: Sequence[int], rounds: int) -> tuple[Benchmark, Times]:
-    """Run a bundle, the original on each processor and on both cores in turns; return all times of the contestants too.
+    """Run a bundle, the original on each processor and on both cores in turns; return the times of each too.
 
     Args:
         folder: The bundle.

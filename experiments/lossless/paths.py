@@ -104,9 +104,9 @@ def exact() -> None:
     device, processors = TRIED_ON
     rows: list[Row] = []
     for model, name in MODELS.items():
-        config = PlanConfig(kinds=("graph",), controls=False, **own_precisions(load_device(device), processors))
+        config = PlanConfig(kinds=("graph",), **own_precisions(load_device(device), processors))
         with tempfile.TemporaryDirectory() as folder:
-            result = stretch.branch(model, device, out=Path(folder) / "bundle", config=config, weights="none")
+            result = stretch.branch(model, device, out=Path(folder) / "bundle", config=config, weights="none", controls=False)
             assert result.original is not None
             shape = result.plan.graph.input.shape
             row: Row = {
