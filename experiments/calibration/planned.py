@@ -6,6 +6,7 @@ and trains it further, with and without labels; a second call continues with mis
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -247,7 +248,7 @@ def main() -> None:
         record(Path(options.names[0]))
     else:
         jobs = [(int(seed), options.data, options.out, Epochs(*options.epochs)) for seed in options.names]
-        list(side_by_side(job, jobs, len(jobs)))
+        sys.exit(len(list(side_by_side(job, jobs, len(jobs)))) < len(jobs))
 
 
 if __name__ == "__main__":

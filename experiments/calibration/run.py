@@ -249,7 +249,7 @@ def main() -> None:
         record(Path(options.names[0]))
         return
     jobs = [(gpu, int(seed), options.data, options.out, options.epochs) for gpu, seed in enumerate(options.names)]
-    list(side_by_side(job, jobs, len(jobs)))
+    sys.exit(len(list(side_by_side(job, jobs, len(jobs)))) < len(jobs))
 
 
 if __name__ == "__main__":
