@@ -35,11 +35,8 @@ JOINS = ("auto", *joins_that(lambda join: not join.exact))
 
 #: Quantities that add up over the segments of a design, and may be weighed against each other; with their units.
 ADDITIVE_UNITS = {"latency": "ms", "energy": "mJ"}
-#: Quantities that do not, or have a rule of their own; with their units.
-UNWEIGHTED_UNITS = {"throughput": "inferences/s", "robust": "ms", "accuracy": ""}
-#: Those that are found by trying designs.
-EVOLVED = ("throughput", "robust")
-
+#: The objective that is the highest predicted accuracy within a budget of time.
+ACCURACY = "accuracy"
 
 #: In a request's rewrites: those of the device's profile.
 PROFILE = "profile"
@@ -63,11 +60,6 @@ class Objective:
         return bool(self.weights)
 
     @property
-    def is_evolved(self) -> bool:
-        """Whether it does not add up, so that designs have to be tried."""
-        return self.text in EVOLVED
-
-    @property
     def only_latency(self) -> bool:
         """Whether it is latency and nothing else."""
         return [name for name, weight in self.weights.items() if weight] == ["latency"]
@@ -75,7 +67,7 @@ class Objective:
     @property
     def unit(self) -> str:
         """Unit of its value; empty for a mixture and for a share."""
-        return UNWEIGHTED_UNITS.get(self.text) or ADDITIVE_UNITS.get(self.text, "")
+        return ADDITIVE_UNITS.get(self.text, "")
 
 
 _TERM = re.compile(r"(?:(?P<weight>[^*]+)\*)?\s*(?P<name>[a-z_]+)\s*")
@@ -84,7 +76,7 @@ _TERM = re.compile(r"(?:(?P<weight>[^*]+)\*)?\s*(?P<name>[a-z_]+)\s*")
 def read_objective(text: str) -> Objective:
     """An objective as a person writes it: a word, or weights of latency and energy as ``0.7*latency+0.3*energy``."""
     request = text.strip()
-    if request in UNWEIGHTED_UNITS:
+    if request == ACCURACY:
         return Objective(request)
     if request in ADDITIVE_UNITS:
         return Objective(request, {request: 1.0})
@@ -95,10 +87,10 @@ def read_objective(text: str) -> Objective:
             hint = "write a word, or weights, as `objective=0.7*latency+0.3*energy`"
             raise UsageError(f"`objective={text}` is not understood", hint)
         name = term["name"]
-        if name in UNWEIGHTED_UNITS:
+        if name == ACCURACY:
             raise UsageError(f"the objective `{name}` is not weighed against others", f"ask for {name} alone, or weigh latency and energy")
         if name not in ADDITIVE_UNITS:
-            raise UnknownNameError.among("objective", name, (*ADDITIVE_UNITS, *UNWEIGHTED_UNITS))
+            raise UnknownNameError.among("objective", name, (*ADDITIVE_UNITS, ACCURACY))
         if name in objective:
             raise UsageError(f"the objective names `{name}` twice", "give each one weight")
         objective[name] = _weight(term["weight"] or "1", name)
@@ -183,15 +175,16 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
         JoinName, Help(f"How branches meet: {', '.join(JOINS[:-1])} or {JOINS[-1]}; auto is {DEFAULT}, which keeps segments independent.")
     ] = "auto"
     strategy: Annotated[
-        Literal["evolve", "exact", "grid", "operator_split"],
-        Help("How designs are searched: evolve, exact, grid or operator_split (each kernel-sized part by itself, whole or split by rows)."),
+        Literal["exact", "grid", "operator_split"],
+        Help(
+            "How designs are searched: exact, grid (the same ratios everywhere, as in the paper) or operator_split (each kernel-sized part by itself, whole or split by rows)."
+        ),
     ] = "exact"
     objective: Annotated[
         str,
         msgspec.Meta(min_length=1, max_length=80),
         Help(
-            "What to optimise: latency, energy (mJ), a weighted sum such as 0.7*latency+0.3*energy, throughput, robust (90th percentile of "
-            "the predicted latency), or accuracy within a latency budget.",
+            "What to optimise: latency, energy (mJ), a weighted sum such as 0.7*latency+0.3*energy, or accuracy within a latency budget.",
             example="0.7*latency+0.3*energy",
         ),
     ] = "latency"
@@ -243,11 +236,6 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
     def parsed_objective(self) -> Objective:
         """Return the objective of a design; one that is not written as it should be is refused."""
         return read_objective(self.objective)
-
-    @property
-    def is_evolutionary(self) -> bool:
-        """Whether designs are tried one by one, because that is asked for or the objective does not add up."""
-        return self.strategy == "evolve" or self.parsed_objective.is_evolved
 
     @property
     def exact(self) -> bool:
@@ -357,7 +345,7 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
             problem = f"`{self.join}` joins are planned without `strategy` and `params`"
             raise UsageError(problem, f"leave them out, or use `join={DEFAULT}`")
         unsearched = self.strategy in (GRID, OPERATOR_SPLIT)
-        if not self.parsed_objective.only_latency and self.objective != "accuracy":
+        if not self.parsed_objective.only_latency and self.objective != ACCURACY:
             problem = f"the objective `{self.objective}` is not planned for"
             self._refuse("objective", problem, join=self.widens, params=self.params is not None, strategy=unsearched)
         if self.cuts != "stages":

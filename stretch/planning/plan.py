@@ -39,7 +39,6 @@ from stretch.planning.result import (
     ranked_singles,
     sequential_same_macs,
 )
-from stretch.planning.search.evolve import evolve, fastest_designs, score_of
 from stretch.planning.search.exact import Measure, SearchResult, measure_of, search_coarse, search_concat, search_exact
 from stretch.planning.search.goal import Bounds, best_result, explain_infeasible, infeasible_error, search_best
 from stretch.planning.search.grid import search_grid
@@ -179,11 +178,6 @@ def plan(
         choice, result = _choose_meeting_points(choice, result, losses)
     problem = choice.problem
     unused = unused_processors(choice, result.design.processors, result.run.makespan_ms)
-    if problem.config.parsed_objective.is_evolved and problem.config.strategy != "evolve":
-        notes.append(
-            f"the objective `{problem.config.objective}` does not add up over segments: {choice.result.evaluated} designs were tried, as with "
-            "`strategy=evolve`, and none is proved best"
-        )
     if problem.config.exact:
         faster = _int8_warning(problem, request) if result.design.n_meet else None
     else:
@@ -379,7 +373,7 @@ def predict(
     graph, config, costs, source = problem.graph, problem.config, problem.costs, problem.accuracy_source
     singles, searched = ranked_singles(graph, costs, config.processors), choice.result if choice else None
     # parts other than the backbone are placed after the search
-    proved = searched is not None and not config.is_evolutionary and not backbone_of(graph).sides
+    proved = searched is not None and not backbone_of(graph).sides
     result = PlanResult(
         graph,
         costs,
@@ -518,9 +512,6 @@ def choose(problem: PlanningProblem, *, explain: bool = True) -> Choice:
         fastest = f"the fastest design of `{problem.backbone.name}` on {costs.predictor.device.id} takes {best.ms:.4g} ms"
         reason = f"{fastest}, more than `latency_budget={config.latency_budget:g}`"
         raise infeasible_error(reason, [TightRule("latency_budget", config.latency_budget, ceil(best.ms * 1000) / 1000)])
-    if config.parsed_objective.is_evolved:
-        starts = [best, *fastest_designs(space, totals)]
-        best = evolve(space, totals, score_of(config.parsed_objective, goal, space), starts, keeps=bounds.bounds_check(source)) or best
     return Choice(space, totals, best, problem)
 
 
@@ -581,7 +572,7 @@ def _search_fewer_processors(problem: PlanningProblem) -> list[SearchedSpace]:
     """The designs on fewer of the processors, where a request for those would merge stages: a processor more must not make a design slower."""
     config = problem.config
     merges = config.merge == "auto" and not config.meet and STRETCH in config.planned_kinds
-    if not merges or config.strategy != "exact" or config.widens or config.parsed_objective.is_evolved:
+    if not merges or config.strategy != "exact" or config.widens:
         return []
     searched: list[SearchedSpace] = []
     for subset in (subset for count in range(2, len(config.processors)) for subset in combinations(config.processors, count)):
@@ -592,28 +583,23 @@ def _search_fewer_processors(problem: PlanningProblem) -> list[SearchedSpace]:
 
 
 def _search(problem: PlanningProblem, space: DesignSpace, totals: Totals) -> SearchResult | None:
-    """The best design of a space by the strategy asked for; for an objective that does not add up the fastest, to begin with."""
-    config, goal, name = problem.config, problem.goal, problem.backbone.name
-    if config.widens or config.strategy == GRID:
-        # these searches know no merging: they take the meeting points of the best design that does
-        incumbent, segments = search_exact(space, totals), space.segments
-        if space.longest_span > 1:
-            if incumbent is None:
-                return None
-            segments = tuple(options.segment for options, _ in incumbent.picks)
-        if config.widens:
-            result = search_concat(lambda arriving: problem.space(segments, config.join, arriving), totals)
-            reason = f"no design of `{name}` with `{config.join}` joins was found in the range of multiply-accumulates"
-            hint = f"use `join={DEFAULT}`"
-        else:
-            result = search_grid(problem.space(segments, config.resolved_join), totals)
-            reason, hint = f"the strategy `grid` finds no design of `{name}`, though there is one", "use `strategy=exact`"
-    elif config.strategy != "evolve" or config.parsed_objective.is_evolved:
-        return search_best(space, totals, goal)
+    """The best design of a space by the strategy asked for."""
+    config, name = problem.config, problem.backbone.name
+    if not config.widens and config.strategy != GRID:
+        return search_best(space, totals, problem.goal)
+    # these searches know no merging: they take the meeting points of the best design that does
+    incumbent, segments = search_exact(space, totals), space.segments
+    if space.longest_span > 1:
+        if incumbent is None:
+            return None
+        segments = tuple(options.segment for options, _ in incumbent.picks)
+    if config.widens:
+        result = search_concat(lambda arriving: problem.space(segments, config.join, arriving), totals)
+        reason = f"no design of `{name}` with `{config.join}` joins was found in the range of multiply-accumulates"
+        hint = f"use `join={DEFAULT}`"
     else:
-        result = evolve(space, totals, score_of(config.parsed_objective, goal, space), ())
-        incumbent = search_best(space, totals, goal) if result is None else None
-        reason, hint = f"the strategy `evolve` finds no design of `{name}`, though there is one", "use `strategy=exact`"
+        result = search_grid(problem.space(segments, config.resolved_join), totals)
+        reason, hint = f"the strategy `grid` finds no design of `{name}`, though there is one", "use `strategy=exact`"
     if result is None and incumbent is not None:
         raise InfeasibleError(reason, hint)
     return result

@@ -12,16 +12,15 @@ import numpy as np
 from predictors.devices import ITEM_BYTES, DeviceProfile
 from predictors.energy import EnergyModel, EnergyPart
 from predictors.graph import OpGraph, SharedWeight, shared_weights
-from predictors.host import HOST, host_among
 from predictors.joins import JoinKind
 from predictors.models.roofline import MEASURED, Origin
 from predictors.predictor import Estimate, LatencyPredictor, origin_of
 from predictors.structs import to_builtins
-from stretch.planning.config import Objective, PlanConfig
+from stretch.planning.config import ACCURACY, Objective, PlanConfig
 from stretch.planning.cost import compare
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.branch import BranchCost, Costs
-from stretch.planning.cost.makespan import BranchTime, SegmentTime, SideTime, Timeline, Timelines, busiest_ms, busy_ms, run_mj, timeline
+from stretch.planning.cost.makespan import BranchTime, SegmentTime, SideTime, Timeline, Timelines, busy_ms, run_mj, timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, SideDesign
 from stretch.planning.design.scale import legal_widths, remaining_shared_weights, scaled_graph
 from stretch.planning.network.segments import Segment, backbone_of, join_kinds
@@ -411,19 +410,12 @@ class PlanResult:
     @cached_property
     def objective(self) -> ObjectiveAnswer:
         """Return the objective of the design, and its value."""
-        goal, config = self.config.parsed_objective, self.config
-        return ObjectiveAnswer(
-            requested=goal.text, value=self._value(goal), unit=goal.unit, strategy="evolve" if config.is_evolutionary else config.strategy
-        )
+        goal = self.config.parsed_objective
+        return ObjectiveAnswer(requested=goal.text, value=self._value(goal), unit=goal.unit, strategy=self.config.strategy)
 
     def _value(self, goal: Objective) -> float | None:
         """Of the design in what was asked for; None where its profile states no power, or accuracy is in words of its own."""
-        if goal.text == "throughput":
-            busiest = busiest_ms(self.run, host_among(self.config.precision) or HOST)
-            return 1000 / busiest if busiest else None
-        if goal.text == "robust":
-            return compare.quantile_ms(self.predicted_run.drawn_ms(compare.draw_factors(self.predicted_run.unknowns)))
-        if goal.text == "accuracy" and self.accuracy is not None:
+        if goal.text == ACCURACY and self.accuracy is not None:
             return self.accuracy.top1 if self.accuracy.agreement is None else self.accuracy.agreement
         energy = goal.weights.get("energy", 0.0)
         if not goal.is_additive or (energy and self.energy_mj is None):

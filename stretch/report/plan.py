@@ -323,8 +323,6 @@ def _search(plan: PlanResult) -> str:
         return f"no design within the constraints is {'faster' if latency else 'better'}{size}"
     if predicted.gap is not None:
         return f"at most {predicted.gap * 100:.2f} % {'slower' if latency else 'worse'} than the best{size}"
-    if plan.objective.strategy == "evolve":
-        return f"the best of {plan.evaluated} designs that were tried{size}"
     return "not searched for optimality"
 
 

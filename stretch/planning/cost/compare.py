@@ -45,8 +45,6 @@ LINK_SPREAD = (0.5, 2.0)
 MIN_GAIN = 1.03
 #: How likely branches must fall short of that for a control to be recommended.
 MIN_CONFIDENCE = 0.7
-#: Criterion of a robust design: the 90th percentile of the drawn times.
-ROBUST_QUANTILE = 0.9
 #: Factors on times that vary together, for the recommendation under them.
 FACTORS = (0.5, 2.0)
 #: No processor of a device is faster by more than this factor.
@@ -153,11 +151,6 @@ def interval(times: Floats) -> tuple[float, float]:
     """Return the ends of the 90 % interval of the draws."""
     low, high = np.quantile(times, (0.05, 0.95))
     return float(low), float(high)
-
-
-def quantile_ms(draws: Floats) -> float:
-    """Return the 90th percentile of the drawn times."""
-    return float(np.quantile(draws, ROBUST_QUANTILE))
 
 
 def baseline(name: str) -> str:

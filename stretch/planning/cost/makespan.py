@@ -272,25 +272,6 @@ def computing_spans(run: Timeline) -> list[tuple[str, float, float]]:
     return [(job.scale.processor, at, at + job.ms + job.contention_ms) for job, at in begins]
 
 
-# How often a design can run where many inferences are in flight: as often as its busiest processor can. Then no processor waits for
-# another, so that only the work that occupies each of them counts: transfers, computing, and the joins of the joining processor.
-
-
-def occupied_ms(segments: Sequence[SegmentTime], host: str, handover_ms: float, sides: Iterable[SideTime] = ()) -> dict[str, float]:
-    """How long an inference occupies each processor, ms; the hand-over occupies those that begin it."""
-    pairs = [(name, handover_ms) for name in {branch.scale.processor for branch in segments[0].branches if not branch.waits}]
-    for row in segments:
-        pairs += [(branch.scale.processor, branch.total_ms) for branch in row.branches] + ([(host, row.join_ms)] if row.join_ms else [])
-    return sum_by_key([*pairs, *((side.time.scale.processor, side.time.total_ms) for side in sides)])
-
-
-def busiest_ms(run: Timeline, host: str) -> float:
-    """How long an inference occupies the busiest processor, ms: between two results, with many in flight."""
-    part = run.segments[-1].design
-    last = host if join_of(part.join).meets is not None and not part.whole else part.branches[-1].processor
-    return max(sum_by_key([*occupied_ms(run.segments, host, run.handover.ms, run.sides).items(), (last, run.output_ms)]).values())
-
-
 # When the backbone of a network and its other parts run: one schedule of all.
 #
 # Where several steps could start on a processor, the backbone comes before the sides that do not feed it.

@@ -21,7 +21,6 @@ from stretch.planning.design.division import exact_kinds
 from stretch.planning.messages import format_value
 from stretch.planning.search import exact
 from stretch.planning.search.exact import search_exact
-from stretch.planning.search.layers import TIE
 from stretch.planning.search.space import DesignSpace, Rules, Totals
 
 
@@ -137,14 +136,6 @@ class Bounds:
                 raise UsageError(problem, "leave out one of the two")
         search_result = search_best(self.space, self.totals, self.goal, (exact.LATENCY, self.config.latency_budget))
         return search_result or exact.search_exact(self.space, self.totals) or best
-
-    def bounds_check(self, accuracy_source: AccuracySource | None) -> Callable[[exact.SearchResult], bool]:
-        """Whether a design that was tried keeps the bounds on whole designs."""
-        budget, max_loss = self.config.latency_budget or inf, inf
-        if accuracy_source is not None and (required := getattr(self.config, accuracy_source.option)) is not None:
-            max_loss = accuracy_source.max_loss(required)
-
-        return lambda result: result.ms <= budget and (accuracy_source is None or loss_of(result, accuracy_source) <= max_loss + TIE)
 
 
 # Why no design meets the constraints: the tightest rule and the nearest value at which there is one.

@@ -140,7 +140,7 @@ REFUSALS = {
         ("--images . --lossless", 2, "images say nothing of designs that all compute what the original computes"),
         ("--objective energy --pareto latency,macs", 2, "a front has no objective such as energy"),
         ("--within 0.9", 2, "is not a factor from 1 up"),
-        ("--objective robust", 2, "several designs that differ are not searched for with `objective=robust`"),
+        ("--within 1.2 --set strategy=grid", 2, "several designs that differ are not searched for with `strategy=grid`"),
         ("--set macs=0.1:0.11", 4, "no design of `tiny_resnet` meets the constraints"),
         ("--with tiny_resnut", 3, "did you mean `tiny_resnet`?"),
         ("--with tiny_mobilenet --pareto latency,macs", 2, "--pareto does not go with a pair of networks"),

@@ -16,7 +16,7 @@ DEFAULT = PlanConfig().resolve(DEVICE)
         ({"kinds": ("rows",)}, [set()]),
         ({"lossless": True}, [set()]),
         ({"join": "concat"}, [set()]),
-        ({"strategy": "evolve"}, [set()]),
+        ({"strategy": "grid"}, [set()]),
     ],
 )
 def test_requests_without_a_design_are_planned_in_other_ways_unless_they_say_how(request_options, attempted):

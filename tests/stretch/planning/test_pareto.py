@@ -38,7 +38,7 @@ RESNET = small_resnet(96, blocks=(1, 1), mids=(64, 64))
     ("graph", "request_", "goals", "count", "noun"),
     [
         (GRAPH, REQUEST, ("latency", "agreement"), 5, "predicts the agreement"),
-        (GRAPH, REQUEST | {"strategy": "evolve"}, ("latency", "macs"), 5, "exact search"),
+        (GRAPH, REQUEST | {"strategy": "grid"}, ("latency", "macs"), 5, "exact search"),
         (RESNET, SMALL, ("latency",), 4, "two or three different things"),
         (RESNET, SMALL, ("latency", "latency"), 4, "two or three different things"),
         (RESNET, SMALL, ("latency", "energy", "macs", "memory"), 4, "two or three different things"),

@@ -186,11 +186,11 @@ REFUSED = [
     ("pixel6", SHORT | {"keep": ("s9",)}, UnknownNameError, "unknown stage to keep `s9`"),
     ("pixel6", SHORT | {"merge": "never"}, InfeasibleError, "let stages merge with `merge=auto`"),
     ("pixel6", SHORT | {"n_meet": 2}, InfeasibleError, "the nearest value with a design is `n_meet=1`, or split the network as it is with"),
-    ("pixel6", {"join": "concat", "strategy": "evolve"}, UsageError, "without `strategy` and `params`"),
+    ("pixel6", {"join": "concat", "strategy": "grid"}, UsageError, "without `strategy` and `params`"),
     ("mi9", {"processors": ("cpu", "gpu"), "rewrite": ("silu=relu6",)}, UsageError, "names no processor"),
     ("mi9", {"processors": ("cpu", "gpu"), "rewrite": ("dsp:silu=relu6",)}, UsageError, "`dsp`, which is not among the processors"),
     ("mi9", {"processors": ("cpu", "gpu"), "rewrite": ("gpu:silu=no",)}, UnknownNameError, "unknown rewrite `silu=no`"),
-    ("pixel6", LOOSE | {"strategy": "evolve", "params": (0.9, 1.1)}, UsageError, "exact strategy only"),
+    ("pixel6", LOOSE | {"strategy": "grid", "params": (0.9, 1.1)}, UsageError, "exact strategy only"),
     ("pixel6", LOOSE | {"join": "concat", "macs": (0.99999, 1.00001)}, InfeasibleError, "use `join=project`"),
     ("pixel6", {"kinds": ("stretch",)}, InfeasibleError, "alpha=0.2"),
     # a rule that was asked for is never given up
@@ -211,7 +211,7 @@ def test_grid_that_misses_a_narrow_range_names_the_exact_search():
     assert "use `strategy=exact`" in caught.value.hint
 
 
-OBJECTIVES = ("latency", "energy", "0.5*latency+0.5*energy", "throughput", "robust")
+OBJECTIVES = ("latency", "energy", "0.5*latency+0.5*energy")
 
 
 def best_in(objective, **changes):
@@ -226,13 +226,10 @@ def test_each_objective_has_the_best_value_of_its_own_among_designs_of_all():
     assert (min(latency, key=latency.get), min(energy.values())) == ("latency", pytest.approx(energy["energy"]))
     for objective, result in results.items():
         answer = result.objective
-        assert (answer.requested, answer.strategy) == (objective, "evolve" if objective in ("throughput", "robust") else "exact")
-        assert result.optimal is (objective not in ("throughput", "robust"))
-        assert any("does not add up" in warning for warning in result.warnings) is (objective in ("throughput", "robust"))
+        assert (answer.requested, answer.strategy, result.optimal) == (objective, "exact", True)
     assert results["energy"].objective.value == pytest.approx(energy["energy"])
     mixed = results["0.5*latency+0.5*energy"]
     assert mixed.objective.value == pytest.approx(0.5 * mixed.run.makespan_ms + 0.5 * mixed.energy_mj)
-    assert results["throughput"].objective.value >= 1000 / results["latency"].run.makespan_ms
 
 
 def test_least_energy_within_a_bound_on_latency_takes_more_than_without():
