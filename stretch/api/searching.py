@@ -40,7 +40,7 @@ class SearchOptions(msgspec.Struct, frozen=True, kw_only=True):
     pareto: Annotated[
         Sequence[str],
         typer.Option(
-            help="Two or three objectives of the front: latency, energy, macs, memory, agreement (with images or a measured sensitivity) and "
+            help="Two objectives of the front: latency, energy, macs, agreement (with images or a measured sensitivity) and "
             "accuracy (with the predictor of a supernet). Default: latency,agreement if agreement is predicted, else latency,macs."
         ),
         Parsed(str | None, read_names),

@@ -1,11 +1,8 @@
 """The front of a network on a device, designs none of which another beats in all objectives; or its best design and others that differ."""
 
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from itertools import product
-from math import ceil, floor, isnan
+from math import floor, isnan
 from typing import Any
 
 import msgspec
@@ -33,11 +30,7 @@ from stretch.planning.search.parts import without_stretched
 from stretch.planning.search.space import DesignSpace, Rules, Totals, evenly_spaced
 
 #: Criteria, in the order in which designs are searched for: the first of those asked for is minimised, the others are bounded.
-CRITERIA = ("latency", "energy", "macs", "agreement", "accuracy", "memory")
-#: Those objectives that are bounded without a label of their own in the search.
-BOUNDED_WITHOUT_LABEL = ("macs", "memory")
-#: Weights, over the spans of both, at which one of three things that add up counts relative to another.
-WEIGHTS = (0.25, 1.0, 4.0)
+CRITERIA = ("latency", "energy", "macs", "agreement", "accuracy")
 
 
 def signature(options: SegmentOptions) -> tuple[str, str, str, tuple[str, ...]]:
@@ -82,10 +75,10 @@ def non_dominated(search_results: Sequence[exact.SearchResult], values: Sequence
 
 @dataclass(frozen=True)
 class Criteria:
-    """Designs of a space that are best in one criterion within bounds on others; fronts consist of these.
+    """Designs of a space that are best in one criterion within a bound on another; fronts consist of these.
 
     Latency, energy and what a design loses add up over its segments, and one of them may be bounded by the exact search.
-    Multiply-accumulates are bounded by every search. Peak memory is the largest of all segments', so that a bound on it leaves out options.
+    Multiply-accumulates are bounded by every search.
     """
 
     space: DesignSpace  # The designs.
@@ -96,34 +89,22 @@ class Criteria:
 
     def value(self, name: str, search_result: exact.SearchResult) -> float:
         """A design in one thing."""
-        known = {"memory": search_result.peak_bytes, "macs": search_result.macs, "latency": search_result.ms}
+        known = {"macs": search_result.macs, "latency": search_result.ms}
         return float(known[name]) if name in known else self.goals[name].value(self.space, search_result.picks)
 
-    def minimize(
-        self, name: str, bounds: Mapping[str, float], also: tuple[str, float] | None = None
-    ) -> tuple[exact.SearchResult | None, DesignSpace]:
-        """The design that has least of one thing, or of it and another with a weight; and a space that has every design with as little."""
-        adding, goal = [bound for bound in bounds if bound not in BOUNDED_WITHOUT_LABEL], self.goals.get(name)
-        if len(adding) > 1:
-            raise ValueError(f"{' and '.join(adding)} cannot be bounded at once")
-        if goal is None:
-            return self._minimize_memory(bounds), self.space
-        part, most = self.space, bounds.get("memory", np.inf)
-        if most < np.inf:
-            part = part.replace_options(
-                [[replace(o, allowed=o.allowed & (o.peak_bytes <= most)) for o in options] for options in part.options]
-            )
-        totals = self.totals
-        if "macs" in bounds:
-            totals = totals._replace(high=min(totals.high, floor(bounds["macs"] + TIE)))
+    def minimize(self, name: str, bounds: Mapping[str, float]) -> tuple[exact.SearchResult | None, DesignSpace]:
+        """The design that has least of one thing within bounds; and a space that has every design with as little."""
+        totals, within = self.totals, None
+        for bounded, most in bounds.items():
+            if bounded == "macs":
+                totals = totals._replace(high=min(totals.high, floor(most + TIE)))
+            else:
+                within = self.goals[bounded], most
         if totals.high < totals.low:
             return None, self.space
-        if name == "latency" and not adding and also is None and part is self.space:
-            return exact.search_pruned(part, totals)
-        if also is not None:
-            goal = exact.weighted_sum((1.0, goal), (also[1], self.goals[also[0]]))
-        within = (self.goals[adding[0]], bounds[adding[0]]) if adding else None
-        return search_best(part, totals, goal, within) if all(part.options) else None, self.space
+        if name == "latency" and within is None:
+            return exact.search_pruned(self.space, totals)
+        return search_best(self.space, totals, self.goals[name], within), self.space
 
     def minimize_weighted(self, names: Sequence[str], bounds: Mapping[str, float]) -> exact.SearchResult | None:
         """The design that has least of one thing, and of several such that of another."""
@@ -131,30 +112,12 @@ class Criteria:
         if first is None:
             return None
         # a branch that nobody waits for can be smaller and cost no time: equal designs are frequent
-        kept = {key: bound for key, bound in bounds.items() if key in BOUNDED_WITHOUT_LABEL and key != names[1]}
-        second, _ = replace(self, space=space).minimize(names[1], {**kept, names[0]: self.value(names[0], first)})
+        second, _ = replace(self, space=space).minimize(names[1], {names[0]: self.value(names[0], first)})
         if second is None or self.value(names[1], second) > self.value(names[1], first):
             return first
         return replace(second, optimal=first.optimal and second.optimal)
 
-    def _minimize_memory(self, bounds: Mapping[str, float]) -> exact.SearchResult | None:
-        """By halving the peaks that there are."""
-        rest = {key: bound for key, bound in bounds.items() if key != "memory"}
-        feasible = next((key for key in rest if key not in BOUNDED_WITHOUT_LABEL), "latency")
-        rest.pop(feasible, None)
-        most = bounds.get(feasible, np.inf)
-
-        @cache
-        def within(peak: float) -> exact.SearchResult | None:
-            least, _ = self.minimize(feasible, {**rest, "memory": peak})
-            return least if least is not None and self.value(feasible, least) <= most + TIE else None
-
-        peaks = sorted({float(peak) for options in self.space.options for o in options for peak in np.unique(o.peak_bytes)})
-        peak = peaks[bisect_left(peaks, True, hi=len(peaks) - 1, key=lambda peak: within(peak) is not None)]
-        least = within(peak)
-        return None if least is None else replace(least, value=peak)
-
-    def trace_pair(self, names: Sequence[str], count: int) -> list[exact.SearchResult]:
+    def trace(self, names: Sequence[str], count: int) -> list[exact.SearchResult]:
         """Designs of a front of two things: both ends and between; the first thing is made least."""
         first, second = names
         best = self.minimize_weighted((first, second), {})
@@ -167,32 +130,6 @@ class Criteria:
         between = [self.minimize_weighted((first, second), {second: most}) for most in bounds]
         return [end, *(item for item in between if item is not None), best]
 
-    def trace_grid(self, names: Sequence[str], count: int) -> list[exact.SearchResult]:
-        """Designs of a front of three things, by bounds on two of them, or on one with weights of another."""
-        first, *others = names
-        # the search bounds one additive quantity; a second one is weighed
-        adding = [name for name in others if name not in BOUNDED_WITHOUT_LABEL]
-        ends = [self.minimize_weighted((first, others[0]), {}), *(self._end(name, first) for name in others)]
-        result = [end for end in ends if end is not None]
-        if not result:
-            return []
-        span = {name: (min(v), max(v)) for name in names if (v := [self.value(name, item) for item in result])}
-        weight_of = adding[0] if len(adding) == 2 else None
-        rows: list[dict[str, float]] = [{}]
-        for name in (name for name in others if name != weight_of):
-            rows = [{**row, name: float(most)} for row in rows for most in np.linspace(*span[name], max(ceil(count**0.5), 2))]
-        weighed: list[tuple[str, float] | None] = [None]
-        if weight_of is not None:
-            scale = (span[first][1] - span[first][0]) / max(span[weight_of][1] - span[weight_of][0], TIE)
-            weighed += [(weight_of, weight * scale) for weight in WEIGHTS]
-        for row, also in product(rows, weighed):
-            least, _ = self.minimize(first, row, also)
-            if least is not None:
-                result.append(least if weight_of is None else replace(least, optimal=False))
-        kept = non_dominated(result, [[self.value(name, item) for name in names] for item in result])
-        # evenly along the first thing
-        return [result[i] for i in evenly_spaced(kept, count)]
-
     def _end(self, name: str, then: str) -> exact.SearchResult:
         """The design that has least of one thing; of a loss, the best that computes what the original computes, branched or not."""
         if name == "loss":
@@ -201,7 +138,7 @@ class Criteria:
                 return result
         least = self.minimize_weighted((name, then), {})
         assert least is not None, "there is a design, or this is not asked"
-        if name in BOUNDED_WITHOUT_LABEL and not least.optimal:
+        if name == "macs" and not least.optimal:
             # what is not proved to be the least of all may be proved the best of those that have no more
             return self.minimize_weighted((then, name), {name: self.value(name, least)}) or least
         return least
@@ -234,7 +171,7 @@ class FrontDesign(msgspec.Struct, frozen=True, kw_only=True):
     accuracy: PredictedAccuracy | None  # Predicted accuracy; None where nothing predicts it.
     energy_mj: float | None  # Energy of its processors; None if the profile states no power of one.
     peak_bytes: int  # Activation bytes alive at one time, by the planner's estimate.
-    optimal: bool  # Whether no design within the constraints is better in all criteria; false for three criteria.
+    optimal: bool  # Whether no design within the constraints is better in both criteria.
     value: float | None = None  # Value of the objective, where one was asked for.
     design: BranchDesign  # The design, as a design file has it.
     file: str | None = None  # Its design file, where it was written.
@@ -281,14 +218,13 @@ def front(
     accuracy_source: AccuracySource | None = None,
     losses: Losses | None = None,
 ) -> FrontAnswer:
-    """Designs that differ in their objectives, none of which another beats in all of them.
+    """Designs that differ in two objectives, none of which another beats in both.
 
-    Of two things each design has least of the one within a bound on the other, by the exact search; the bounds
-    lie evenly between the ends. Of three, bounds on two of them form a grid. A design that may lose nothing need
-    not branch: where one processor alone is fastest, that is the end of the front.
+    Each design has least of the one within a bound on the other, by the exact search; the bounds lie evenly between the ends. A design
+    that may lose nothing need not branch: where one processor alone is fastest, that is the end of the front.
 
     Args:
-        weighed: Two or three of `CRITERIA`.
+        weighed: Two of `CRITERIA`.
         count: Designs, at most.
         accuracy_source: Source of the accuracy of designs; the file that `config` names if None.
         losses: Losses without single blocks: designs then keep those that matter most, as those of `plan` do.
@@ -313,7 +249,7 @@ def trace_front(problem: PlanningProblem, weighed: Sequence[str], count: int) ->
     for part in parts:
         if part.result is not None:
             criteria = Criteria(part.space, part.totals, goals, source)
-            traced = (criteria.trace_grid if len(current) == 3 else criteria.trace_pair)(current, count)
+            traced = criteria.trace(current, count)
             result += traced
             values += [[criteria.value(name, item) for name in current] for item in traced]
     if not result:
@@ -330,8 +266,8 @@ def check_criteria(names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if name not in CRITERIA:
             raise UnknownNameError.among("objective", name, CRITERIA)
-    if not 2 <= len(set(names)) == len(names) <= 3:
-        reason = f"`pareto={','.join(names)}` does not name two or three different things to weigh"
+    if not len(set(names)) == len(names) == 2:
+        reason = f"`pareto={','.join(names)}` does not name two different things to weigh"
         raise UsageError(reason, "write it as `pareto=latency,agreement`")
     return tuple(names)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 #: Headings of additional columns, by objective.
-TITLES = {"agreement": "agreement", "accuracy": "top-1", "energy": "mJ", "memory": "peak MB"}
+TITLES = {"agreement": "agreement", "accuracy": "top-1", "energy": "mJ"}
 #: Axis labels.
 AXES = {
     "latency": "predicted ms",
@@ -22,14 +22,13 @@ AXES = {
     "accuracy": "predicted top-1",
     "macs": "MACs over the original's",
     "energy": "predicted mJ",
-    "memory": "activations alive at one time, MB",
 }
 
 
 def value_of(row: FrontDesign, name: str) -> float:
     """A design's value in an objective, in display units."""
     accuracy = row.accuracy
-    values = {"latency": row.predicted_ms, "macs": row.macs_ratio, "memory": row.peak_bytes / 1e6, "energy": row.energy_mj}
+    values = {"latency": row.predicted_ms, "macs": row.macs_ratio, "energy": row.energy_mj}
     if accuracy is not None:
         values |= {"agreement": accuracy.agreement, "accuracy": accuracy.top1}
     value = values[name]
@@ -89,7 +88,7 @@ def _designs(answer: FrontAnswer) -> Grid:
             f"{row.macs_ratio:.1%}",
             str(row.n_meet),
             *["" if row.value is None else f"{row.value:.4g}" for _ in best_in],
-            *[f"{value_of(row, name):.4g}" if name in ("energy", "memory") else _accuracy(row.accuracy) for name in objectives],
+            *[f"{value_of(row, name):.4g}" if name == "energy" else _accuracy(row.accuracy) for name in objectives],
             f"unchanged, {exact_words(answer.rounding)}" if row.exact else "needs training",
             "; ".join(row.branches) or "none: one processor at a time",
         )
@@ -148,16 +147,14 @@ def front_figure(answer: FrontAnswer) -> "Figure":
         from matplotlib.figure import Figure
     except ImportError as error:
         raise StretchError("pictures of fronts need matplotlib", install_line("plot")) from error
-    # the third of three objectives is written next to each design
-    across, against, *third = sorted(answer.pareto, key=list(AXES).index)
+    across, against = sorted(answer.pareto, key=list(AXES).index)
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
     times = [value_of(row, across) for row in answer.designs]
     values = [value_of(row, against) for row in answer.designs]
     intervals = [(row.accuracy.low, row.accuracy.high) if row.accuracy else (None, None) for row in answer.designs]
     low, high = ([value if end is None else end for value, end in zip(values, ends, strict=True)] for ends in zip(*intervals, strict=True))
-    if not third:
-        axes.step(times, values, where="post", color="#bbbbbb", zorder=1)
+    axes.step(times, values, where="post", color="#bbbbbb", zorder=1)
     if against in ("agreement", "accuracy"):
         axes.vlines(times, low, high, color="#1f5fa8", zorder=2)
     for exact, colour, label in ((True, "#1a1a1a", "output unchanged in fp32"), (False, "#1f5fa8", "stretched")):
@@ -171,9 +168,8 @@ def front_figure(answer: FrontAnswer) -> "Figure":
     if timed and answer.sequential_same_macs_ms is not None:
         axes.axvline(answer.sequential_same_macs_ms, color="#b3541e", linestyle=":", label="sequential network, same MACs")
     for row, x, y in zip(answer.designs, times, values, strict=True):
-        texts = "".join(f", {value_of(row, name):.3g}" for name in third)
-        axes.annotate(row.name + texts, (x, y), textcoords="offset points", xytext=(5, 5), fontsize="small")
-    axes.set(xlabel=AXES[across], ylabel=AXES[against] + (f" (next to designs: {AXES[third[0]]})" if third else ""))
+        axes.annotate(row.name, (x, y), textcoords="offset points", xytext=(5, 5), fontsize="small")
+    axes.set(xlabel=AXES[across], ylabel=AXES[against])
     axes.set_title(f"{answer.model} on {', '.join(answer.processors)} of {answer.device}")
     axes.legend(fontsize="small")
     axes.grid(visible=True, alpha=0.2)

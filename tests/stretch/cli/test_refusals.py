@@ -129,7 +129,7 @@ REFUSALS = {
     ],
     FRONT: [
         ("--pareto latency,beauty", 3, "unknown objective `beauty`"),
-        ("--pareto agreement", 2, "`pareto=agreement` does not name two or three different things to weigh"),
+        ("--pareto agreement", 2, "`pareto=agreement` does not name two different things to weigh"),
         ("--pareto latency,agreement", 2, "nothing predicts the agreement of designs"),
         ("--images no/such", 1, "there is no folder no/such with images"),
         ("--measured-blocks 9", 2, "give it as --set measured_blocks=VALUE"),

@@ -29,7 +29,7 @@ def test_where_branches_do_not_pay_the_front_is_the_original_alone():
     assert [(design.n_meet, design.exact, design.accuracy.agreement) for design in result.designs] == [(0, True, 1)]
 
 
-PAIRS = list(combinations(("latency", "energy", "macs", "memory", "agreement"), 2))
+PAIRS = list(combinations(("latency", "energy", "macs", "agreement"), 2))
 SMALL = {"processors": ("cpu", "gpu"), "macs": (0.9, 1.9), "min_width": 0.9, "min_depth": 1.0, "merge": "never", **LOOSE}
 RESNET = small_resnet(96, blocks=(1, 1), mids=(64, 64))
 
@@ -39,9 +39,9 @@ RESNET = small_resnet(96, blocks=(1, 1), mids=(64, 64))
     [
         (GRAPH, REQUEST, ("latency", "agreement"), 5, "predicts the agreement"),
         (GRAPH, REQUEST | {"strategy": "grid"}, ("latency", "macs"), 5, "exact search"),
-        (RESNET, SMALL, ("latency",), 4, "two or three different things"),
-        (RESNET, SMALL, ("latency", "latency"), 4, "two or three different things"),
-        (RESNET, SMALL, ("latency", "energy", "macs", "memory"), 4, "two or three different things"),
+        (RESNET, SMALL, ("latency",), 4, "two different things"),
+        (RESNET, SMALL, ("latency", "latency"), 4, "two different things"),
+        (RESNET, SMALL, ("latency", "energy", "macs"), 4, "two different things"),
     ],
 )
 def test_front_that_is_not_searched_is_refused(graph, request_, goals, count, noun):
@@ -73,7 +73,7 @@ def brute_force(points):
 def test_designs_of_a_front_of_two_things_and_its_ends_are_those_of_brute_force(names):
     criteria, every = small_criteria()
     rows = tuple("loss" if name == "agreement" else name for name in CRITERIA if name in names)
-    kept = sorted(weigh(criteria, rows, item) for item in criteria.trace_pair(rows, 12))
+    kept = sorted(weigh(criteria, rows, item) for item in criteria.trace(rows, 12))
     expected = brute_force({tuple(round(v, 6) for v in weigh(criteria, rows, item)) for item in every})
     for point in kept:
         assert any(point == pytest.approx(other, rel=1e-5) for other in expected)
@@ -82,21 +82,7 @@ def test_designs_of_a_front_of_two_things_and_its_ends_are_those_of_brute_force(
 
 
 @pytest.mark.representatives(1)
-@pytest.mark.parametrize("names", [("latency", "energy", "macs"), ("latency", "memory", "energy"), ("latency", "energy", "agreement")])
-def test_front_of_three_things_has_no_design_that_another_beats_and_the_best_in_each(names):
-    criteria, every = small_criteria()
-    rows = tuple("loss" if name == "agreement" else name for name in CRITERIA if name in names)
-    grid = criteria.trace_grid(rows, 9)
-    points = [weigh(criteria, rows, item) for item in grid]
-    assert 1 <= len(points) <= 9
-    for one in points:
-        assert not any(other != one and all(b <= a + 1e-9 for a, b in zip(one, other, strict=True)) for other in points)
-    first = min(weigh(criteria, rows, item)[0] for item in every)
-    assert min(point[0] for point in points) == pytest.approx(first)
-
-
-@pytest.mark.representatives(1)
-@pytest.mark.parametrize("weighed", [("latency", "energy"), ("energy", "memory"), ("macs", "latency", "memory")])
+@pytest.mark.parametrize("weighed", [("latency", "energy"), ("energy", "macs"), ("macs", "latency")])
 def test_front_of_a_request_tells_every_thing_of_each_design(weighed):
     result = front(RESNET, MI9, PlanConfig(**SMALL), weighed, 4)
     assert result.pareto == list(weighed)
