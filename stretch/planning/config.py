@@ -22,8 +22,6 @@ from stretch.planning.options import Help, Option, Positive, Range, Ratio
 if TYPE_CHECKING:
     from stretch.planning.cost.accuracy import AccuracySource
 
-#: The strategy that divides every kernel-sized part of a network by itself, exactly, as CoDL does: by rows unless other kinds are named.
-OPERATOR_SPLIT = "operator_split"
 #: The paper's strategy: a processor has the same depth and width ratio in every segment that branches.
 GRID = "grid"
 
@@ -175,10 +173,8 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
         JoinName, Help(f"How branches meet: {', '.join(JOINS[:-1])} or {JOINS[-1]}; auto is {DEFAULT}, which keeps segments independent.")
     ] = "auto"
     strategy: Annotated[
-        Literal["exact", "grid", "operator_split"],
-        Help(
-            "How designs are searched: exact, grid (the same ratios everywhere, as in the paper) or operator_split (each kernel-sized part by itself, whole or split by rows)."
-        ),
+        Literal["exact", "grid"],
+        Help("How designs are searched: exact, or grid (the same ratios in every segment, as in the paper)."),
     ] = "exact"
     objective: Annotated[
         str,
@@ -229,8 +225,7 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
     @property
     def planned_kinds(self) -> tuple[str, ...]:
         """Return the allowed kinds of segments, with defaults filled in."""
-        usual = ("rows",) if self.strategy == OPERATOR_SPLIT else exact_kinds() if self.lossless else (STRETCH,)
-        return self.kinds or usual
+        return self.kinds or (exact_kinds() if self.lossless else (STRETCH,))
 
     @property
     def parsed_objective(self) -> Objective:
@@ -315,7 +310,7 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
     def check_source(self, source: "AccuracySource | None") -> None:
         """Refuse a request about accuracy that nothing predicts, that another source predicts, or that its search cannot plan for."""
         about = self._accuracy_option
-        if source is not None and (self.strategy in (GRID, OPERATOR_SPLIT) or self.widens):
+        if source is not None and (self.strategy == GRID or self.widens):
             widening = " and ".join(f"`{name}`" for name in joins_that(lambda join: join.widens))
             problem = f"accuracy is planned for by the exact search and joins other than {widening} only"
             raise UsageError(problem, "leave out `strategy` and `join`")
@@ -344,7 +339,7 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
         if self.widens and (self.strategy != "exact" or self.params is not None):
             problem = f"`{self.join}` joins are planned without `strategy` and `params`"
             raise UsageError(problem, f"leave them out, or use `join={DEFAULT}`")
-        unsearched = self.strategy in (GRID, OPERATOR_SPLIT)
+        unsearched = self.strategy == GRID
         if not self.parsed_objective.only_latency and self.objective != ACCURACY:
             problem = f"the objective `{self.objective}` is not planned for"
             self._refuse("objective", problem, join=self.widens, params=self.params is not None, strategy=unsearched)
@@ -373,9 +368,6 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
         if self.lossless and STRETCH in self.kinds:
             problem = f"segments of the kind `{STRETCH}` make another network, which a lossless design is not"
             raise UsageError(problem, _leave_out_hint("lossless", "kinds"))
-        if self.strategy == OPERATOR_SPLIT and STRETCH in self.kinds:
-            problem = f"the strategy `{self.strategy}` divides a network exactly, and `{STRETCH}` segments make another one"
-            raise UsageError(problem, _leave_out_hint("strategy", "kinds"))
         if exact := next((kind for kind in self.planned_kinds if kind != STRETCH), None):
             self._refuse("kinds", f"segments of the kind `{exact}` are not planned", join=self.widens, strategy=self.strategy == GRID)
 

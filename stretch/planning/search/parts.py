@@ -20,7 +20,7 @@ from predictors.host import kind_of as family_of
 from predictors.joins import JoinKind
 from predictors.predictor import KernelsTime
 from predictors.shapes import Attr, Shape
-from stretch.planning.config import OPERATOR_SPLIT, PlanConfig
+from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import BranchCost, Floats, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.division import Share, of_kinds
@@ -118,8 +118,8 @@ class PartSpace:
 
 def with_exact_kinds(graph: OpGraph, config: PlanConfig, space: DesignSpace, droppable: Collection[str] = ()) -> DesignSpace:
     """The designs of a space, and those in which parts and runs of them are divided exactly or lack blocks; named meeting points are the only ones."""
-    kinds, single = config.planned_kinds, config.strategy == OPERATOR_SPLIT
-    parts = PartSpace(graph, space, kinds, divided=not config.meet, merged=config.merge != "never", single=single)
+    kinds = config.planned_kinds
+    parts = PartSpace(graph, space, kinds, divided=not config.meet, merged=config.merge != "never")
     mixed = parts.mixed(droppable)
     if config.exact and config.n_meet and not any(o.branched for options in mixed.built for o in options):
         reason = next((f": {obstacle}" for division in parts.divisions if (obstacle := division.obstacle(graph))), "")

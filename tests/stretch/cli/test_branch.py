@@ -2,10 +2,12 @@ import contextlib
 import re
 import sys
 
+import msgspec
 import pytest
 
 from scheduler.bundle.load import load_bundle
 from stretch.cli.branch import _folder_name
+from stretch.planning.design.branch_design import BranchDesign, design_to_toml
 from tests.predictors.specified import kept
 from tests.stretch.cli.commands import call, succeed
 from tests.stretch.pictures import folder_of
@@ -140,9 +142,11 @@ def test_files_in_fp32_of_a_plan_in_int8_are_told_once_with_the_command_that_rou
 
 
 @pytest.mark.torch
-def test_operators_split_are_a_bundle_whose_makespan_is_the_controls(capsys, tmp_path):
-    words = ("tiny_resnet", "--device", "host", "--out", tmp_path / "b", "--json", "--weights", "none", *BARE)
-    data = succeed(capsys, "branch", *words, "--set", "strategy=operator_split").data
-    assert (data["exact"], data["n_meet"] >= 1, data["checks"]["max_error"] <= 1e-4) == (True, True, True)
-    assert data["operator_split_design"]["segments"]
-    assert data["predicted"]["operator_split_ms"] <= data["predicted"]["makespan_ms"] + 1e-9
+def test_design_of_operators_split_becomes_a_bundle_that_takes_its_time(capsys, tmp_path):
+    words = ("tiny_resnet", "--device", "host", "--json", "--weights", "none", *BARE)
+    planned = succeed(capsys, "branch", *words, "--lossless", "--dry-run").data
+    path = tmp_path / "split.toml"
+    path.write_text(design_to_toml(msgspec.convert(planned["operator_split_design"], BranchDesign)))
+    data = succeed(capsys, "branch", *words, "--design", path, "--out", tmp_path / "b").data
+    assert (data["exact"], data["checks"]["max_error"] <= 1e-4) == (True, True)
+    assert data["predicted"]["makespan_ms"] == pytest.approx(planned["predicted"]["operator_split_ms"])

@@ -72,7 +72,7 @@ def test_flags_settings_and_a_file_make_one_request_beside_the_verb_s_own(tmp_pa
         (["macs=wide"], "`macs=wide` is not understood", "write it as `macs=0.97:1.03`"),
         (["alpha=-1"], "`alpha` is out of range", None),
         (["count=2"], "`count` is out of range: expected `int` >= 3", None),
-        (["strategy=guess"], "`strategy` cannot be `guess`", "choose from exact, grid, operator_split"),
+        (["strategy=guess"], "`strategy` cannot be `guess`", "choose from exact, grid"),
         (["preprocessing.size=9", "preprocessing.crop=1"], "both say how much of a picture is kept", "give one of the two"),
     ],
 )

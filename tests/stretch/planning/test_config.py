@@ -27,10 +27,7 @@ def test_defaults_are_those_of_the_paper_as_far_as_it_states_them():
         ({"macs": (1.1, 1.0)}, "the MACs range 1.1:1 is empty"),
         ({"params": (1.1, 1.0)}, "the parameter range 1.1:1 is empty"),
         ({"objective": "0*latency"}, "all weights of the objective are 0"),
-        *(
-            ({"objective": "energy", "strategy": name}, "the objective `energy` is not planned for with")
-            for name in ("grid", "operator_split")
-        ),
+        ({"objective": "energy", "strategy": "grid"}, "the objective `energy` is not planned for with"),
         ({"kinds": ("rows",), "strategy": "grid"}, "segments of the kind `rows` are not planned with `strategy=grid`"),
         ({"objective": "energy", "join": "concat"}, "the objective `energy` is not planned for with"),
         ({"objective": "energy", "params": (0.9, 1.1)}, "the objective `energy` is not planned for with"),
@@ -45,7 +42,6 @@ def test_defaults_are_those_of_the_paper_as_far_as_it_states_them():
         ({"processors": ("cpu", "gpu"), "precision": {"dsp": "int8"}}, "which is not among the processors"),
         ({"lossless": True, "kinds": ("rows", "stretch")}, "segments of the kind `stretch` make another network"),
         ({"lossless": True, "join": "concat"}, "segments of the kind `rows` are not planned with `join=concat`"),
-        ({"strategy": "operator_split", "kinds": ("stretch", "rows")}, "divides a network exactly"),
     ],
 )
 def test_request_that_makes_no_sense_is_a_usage_error(changes, message):
