@@ -20,7 +20,7 @@ from predictors.graph import OpGraph
 from predictors.order import stable_order
 from scheduler.simulate.schedule import Job, run, schedule, waiting
 from stretch.planning.cost.branch import BranchCost, Floats, SegmentOptions
-from stretch.planning.cost.makespan import computed_ms, subgraph_times, sum_by_key
+from stretch.planning.cost.makespan import computed_ms, subgraph_times
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share, shares_of
 from stretch.planning.network.segments import Segment, components, cone, operators_read_outside, part_graph
@@ -28,11 +28,11 @@ from stretch.planning.search.layers import TIE
 from stretch.planning.search.parts import PartSpace
 from stretch.planning.search.space import DesignSpace
 
-# Where the tasks of a segment run: list scheduling, improved step by step, and exact where they are few.
+# Where the tasks of a segment run: list scheduling, improved step by step.
 #
 # List scheduling is HEFT: tasks in the order of the longest way from them to the end, transfers counted, each where it would end first
 # (Topcuoglu et al., 2002). Its result is improved by moving tasks, alone and together with operators that only they need or operators
-# that read the same tensor, as long as that is faster. Few tasks are placed in every way that a bound does not rule out.
+# that read the same tensor, as long as that is faster.
 
 #: In place of a task's number: the segment's input.
 ARRIVING = -1
@@ -129,8 +129,8 @@ def _chain_groups(tasks: TaskGraph) -> list[list[str]]:
     return groups
 
 
-#: Assignments of tasks to processors that are all looked at, and schedules that one search computes, at most.
-MAX_EXACT, MAX_TRIED = 1024, 4000
+#: Schedules that one search computes, at most.
+MAX_TRIED = 4000
 #: More tasks than this are not placed: no network has so many, and the search would take too long.
 MAX_TASKS = 2000
 
@@ -195,12 +195,6 @@ class PlacementProblem:
         return max(run(assigned, ms, readers, missing, self.count)[1])
 
 
-def place(problem: PlacementProblem) -> Placement:
-    """The fastest placement that is found; of few tasks the fastest there is."""
-    improved = _improve(problem)
-    return _place_exactly(problem, improved) if problem.count ** (len(problem.tasks) - 1) <= MAX_EXACT else improved
-
-
 def ranks(problem: PlacementProblem) -> list[float]:
     """The longest way from the start of each task to the end, with times and transfers averaged over processors: HEFT's upward rank."""
     pairs = [(a, b) for a in range(problem.count) for b in range(problem.count)]
@@ -215,8 +209,8 @@ def ranks(problem: PlacementProblem) -> list[float]:
     return result
 
 
-def _improve(problem: PlacementProblem) -> Placement:
-    """List scheduling and everything on one processor, each improved by moves; the fastest."""
+def place(problem: PlacementProblem) -> Placement:
+    """The fastest placement that is found: list scheduling and everything on one processor, each improved by moves."""
     rank, last = ranks(problem), len(problem.tasks) - 1
     order = sorted(range(last + 1), key=lambda task: (-rank[task], task))
     starts = [_list_schedule(problem, order), *([processor] * last + [problem.end] for processor in range(problem.count))]
@@ -273,60 +267,6 @@ def _neighbour_moves(tasks: TaskGraph) -> Iterator[tuple[int, ...]]:
         yield tuple(sorted(moves))
         if len(tasks.readers[task]) > 1:
             yield tasks.readers[task]
-
-
-def _place_exactly(problem: PlacementProblem, known: Placement) -> Placement:
-    """The fastest of all placements, unless that which is known is as fast."""
-    best = known
-    last = len(problem.tasks) - 1
-    for assigned in product(range(problem.count), repeat=last):
-        processors = (*assigned, problem.end)
-        jobs = problem.jobs([(task,) for task in range(last + 1)], processors)
-        best_order = _best_order(jobs, best.ms)
-        if best_order is not None:
-            best = Placement(processors, *best_order)
-    return best
-
-
-def _best_order(jobs: Sequence[Job], limit: float) -> tuple[tuple[int, ...], float] | None:
-    """An order of preference in which jobs end before `limit`, the best there is, and when; None if there is none.
-
-    Wherever a processor has several jobs that could start, each is tried. The rest of a way is bounded from below by
-    the longest chain that has yet to run and by the load of each processor.
-    """
-    tail = [0.0] * len(jobs)
-    for number in reversed(range(len(jobs))):
-        tail[number] += jobs[number].ms
-        for source in jobs[number].reads:
-            tail[source] = max(tail[source], tail[number])
-    best: tuple[tuple[int, ...], float] | None = None
-
-    def search(now: float, started: tuple[int, ...], running: dict[str, tuple[float, int]], ended: frozenset[int]) -> None:
-        nonlocal best, limit
-        waiting = [number for number in range(len(jobs)) if number not in started]
-        load = sum_by_key((jobs[number].processor, jobs[number].ms) for number in waiting)
-        bound = max(
-            [now + tail[number] for number in waiting] + [end + tail[number] - jobs[number].ms for end, number in running.values()],
-            default=now,
-        )
-        bound = max([bound, *(max(now, running.get(place, (now, 0))[0]) + ms for place, ms in load.items())])
-        if bound >= limit - TIE:
-            return
-        if not waiting:
-            best, limit = (started, bound), bound
-            return
-        eligible = [number for number in waiting if jobs[number].processor not in running and ended.issuperset(jobs[number].reads)]
-        if eligible:
-            place = jobs[eligible[0]].processor
-            for number in eligible:
-                if jobs[number].processor == place:
-                    search(now, (*started, number), {**running, place: (now + jobs[number].ms, number)}, ended)
-            return
-        place, (end, number) = min(running.items(), key=lambda item: item[1])
-        search(end, started, {key: value for key, value in running.items() if key != place}, ended | {number})
-
-    search(0.0, (), {}, frozenset())
-    return best
 
 
 def subgraphs_of(graph: OpGraph, names: Sequence[str], ends: Sequence[Sequence[str]]) -> list[OpGraph]:
