@@ -40,7 +40,7 @@ ACCURACY = "accuracy"
 PROFILE = "profile"
 
 #: The order of help and docs; options of further constraints follow by name.
-FIRST = ( "processors" , "alpha" , "beta" , "balance" , "min_depth" , "min_width" , "macs" , "segment_macs" , "params" , "n_meet" , "meet" , "merge" , "cuts" , "keep" , "kinds" , "lossless" , "join" , "rewrite" , "strategy" , "objective" , "accuracy" , "min_accuracy" , "min_agreement" , "precision" , "peak_memory" , "latency_budget" , )  # fmt: skip
+FIRST = ( "processors" , "alpha" , "beta" , "balance" , "min_depth" , "min_width" , "macs" , "segment_macs" , "params" , "n_meet" , "meet" , "merge" , "keep" , "kinds" , "lossless" , "join" , "rewrite" , "strategy" , "objective" , "accuracy" , "min_accuracy" , "min_agreement" , "precision" , "peak_memory" , "latency_budget" , )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -144,12 +144,6 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
         Literal["never", "auto", "always"],
         Help("Merge neighbouring stages: never, auto (where nothing can branch otherwise) or always (where it is faster)."),
     ] = "auto"
-    cuts: Annotated[
-        Literal["stages", "blocks"],
-        Help(
-            "Where stretched segments may begin and end: stages, at ends of stages only; blocks, after any block, which takes longer to search."
-        ),
-    ] = "stages"
     keep: Annotated[
         tuple[str, ...],
         Help(
@@ -343,8 +337,6 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
         if not self.parsed_objective.only_latency and self.objective != ACCURACY:
             problem = f"the objective `{self.objective}` is not planned for"
             self._refuse("objective", problem, join=self.widens, params=self.params is not None, strategy=unsearched)
-        if self.cuts != "stages":
-            self._refuse("cuts", f"segments are not cut at {self.cuts}", meet=bool(self.meet), join=self.widens, strategy=unsearched)
         about = self._accuracy_option
         if about in ("min_accuracy", "objective") and not self.accuracy:
             hint = "give the file that `stretch export --rank` makes, as `accuracy`"

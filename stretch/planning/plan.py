@@ -42,7 +42,7 @@ from stretch.planning.result import (
 from stretch.planning.search.exact import Measure, SearchResult, measure_of, search_coarse, search_concat, search_exact
 from stretch.planning.search.goal import Bounds, best_result, explain_infeasible, infeasible_error, search_best
 from stretch.planning.search.grid import search_grid
-from stretch.planning.search.parts import cut_blocks, merge_neighbours, merge_stages, with_exact_kinds, without_stretched
+from stretch.planning.search.parts import merge_neighbours, merge_stages, with_exact_kinds, without_stretched
 from stretch.planning.search.space import DesignSpace, Rules, Totals
 
 #: Numbers of meeting points, from the plan's on, whose plans are compared by the blocks that they can keep.
@@ -194,11 +194,10 @@ def _choose_meeting_points(choice: Choice, result: PlanResult, losses: Losses) -
     config, limit = problem.config, max(problem.config.latency_budget or 0.0, choice.makespan_ms)
     first, ends = _choose_blocks(choice, result, losses), {_ends(choice.design)}
     plans, stretched = [(choice, first)], _stretched_blocks(first)
-    searched: list[dict[str, Any]] = [{"cuts": "stages"}] if config.cuts == "blocks" else []
-    if config.merge != "never" and not config.meet:
-        searched += [{"merge": "always", "n_meet": choice.result.n_meet + more} for more in range(MORE_MEETINGS)]
-    for options in searched if config.parsed_objective.only_latency and config.strategy == "exact" and not config.widens else ():
-        rival = _choose_or_none(problem.with_options(**options, latency_budget=limit))
+    merges = config.merge != "never" and not config.meet
+    searched = merges and config.parsed_objective.only_latency and config.strategy == "exact" and not config.widens
+    for more in range(MORE_MEETINGS) if searched else ():
+        rival = _choose_or_none(problem.with_options(merge="always", n_meet=choice.result.n_meet + more, latency_budget=limit))
         if rival is None or _ends(rival.design) in ends or rival.result.n_meet < choice.result.n_meet:
             continue
         ends.add(_ends(rival.design))
@@ -537,17 +536,13 @@ def _search_spaces(problem: PlanningProblem, *, loss_known: bool) -> list[Search
     """
     graph, config, source = problem.backbone, problem.config, problem.accuracy_source
     stretched = STRETCH in config.planned_kinds
-    for attempt in _stage_spaces(problem, loss_known=loss_known):
-        stages, space, merged, totals = attempt
+    for space, totals in _stage_spaces(problem, loss_known=loss_known):
         found = _search(problem, space, totals) if stretched else None
         if found is not None:
             break
     if set(config.planned_kinds) == {STRETCH}:
         return [SearchedSpace(space, totals, found)]
-    if config.exact or config.cuts == "stages":
-        mixed = with_exact_kinds(graph, config, stages, source.blocks if isinstance(source, Sensitivity) else ())
-    else:
-        mixed = cut_blocks(graph, config, stages, config.planned_kinds, merged=merged)
+    mixed = with_exact_kinds(graph, config, space, source.blocks if isinstance(source, Sensitivity) else ())
     result = [SearchedSpace(mixed, totals, _search(problem, mixed, totals))]
     if totals != problem.totals:
         # where scaled copies need merged stages, they keep as many meeting points as they can have; a design without them loses no
@@ -557,15 +552,14 @@ def _search_spaces(problem: PlanningProblem, *, loss_known: bool) -> list[Search
     return result
 
 
-def _stage_spaces(problem: PlanningProblem, *, loss_known: bool) -> Iterator[tuple[DesignSpace, DesignSpace, bool, Totals]]:
-    """Return the attempts in order: designs of stages, those searched (cut at blocks or not), whether stages merge, and limits."""
-    graph, config, stretched = problem.backbone, problem.config, STRETCH in problem.config.planned_kinds
+def _stage_spaces(problem: PlanningProblem, *, loss_known: bool) -> Iterator[tuple[DesignSpace, Totals]]:
+    """Return the attempts in order: designs of stages, and limits."""
+    config = problem.config
     for merged, max_meetings in stage_attempts(config, loss_known=loss_known):
         space = problem.stage_space(merged=merged)
-        searched = cut_blocks(graph, config, space, merged=merged) if stretched and config.cuts == "blocks" else space
         first = max(space.max_meetings, config.n_meet) if max_meetings else config.n_meet
         for n_meet in range(first, config.n_meet - 1, -1):
-            yield space, searched, merged, problem.totals._replace(n_meet=n_meet)
+            yield space, problem.totals._replace(n_meet=n_meet)
 
 
 def _search_fewer_processors(problem: PlanningProblem) -> list[SearchedSpace]:

@@ -24,7 +24,7 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import BranchCost, Floats, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.division import Share, of_kinds
-from stretch.planning.network.segments import Segment, clean_cuts, cut_segment, divide, feature_maps
+from stretch.planning.network.segments import Segment, clean_cuts, cut_segment, divide
 from stretch.planning.search.space import DesignSpace, LazyOptions
 
 K = TypeVar("K")
@@ -250,50 +250,6 @@ def merge_neighbours(
         branch = replace(run[0].branches[0], depth=segment.depth - len(dropped), width=segment.width, dropped=dropped)
         result.append(SegmentDesign(name, segment.start, segment.end, (branch,), run[0].join))
     return tuple(result)
-
-
-# Segments in scaled copies that begin and end at blocks, the stem among them, in addition to those that are whole stages. The input of a
-# block of a stage has the original's channels, so a branch that begins there begins with an entry, as that of a stage whose first block
-# keeps its shape does.
-
-#: Room in a comparison that only leaves out what a rule will, for sums in another order.
-ROUNDING = 1.001
-
-
-def cut_blocks(graph: OpGraph, config: PlanConfig, space: DesignSpace, kinds: Collection[str] = (), *, merged: bool) -> DesignSpace:
-    """The designs of a space of stages, and those whose stretched segments begin and end at any block."""
-    banded = PartSpace(graph, space, kinds, merged=config.merge != "never")
-    fine, stages = banded.mixed(), space.segments
-    offers: list[list[LazyOptions]] = [[] for _ in banded.parts]
-    for first, stage in enumerate(banded.stage):
-        for last in range(first, len(banded.parts)):
-            # any but the head and those that are kept may be stretched
-            name = stages[banded.stage[last]].name
-            if name == "head" or name in banded.space.kept or (banded.stage[last] != stage and not merged):
-                break
-            segment = banded.segment(first, last)
-            is_whole_stages = any(part.start == segment.start for part in stages) and any(part.end == segment.end for part in stages)
-            if not (is_whole_stages and stages[stage].branchable):
-                if not segment.branchable and {segment.start, segment.end} <= feature_maps(segment.graph):
-                    # wherever it reads and writes feature maps, the stem too
-                    segment = replace(segment, branchable=True)
-                if segment.branchable and segment.graph.macs:
-                    offers[first] += [
-                        offer for offer in fine.stretched_offers(segment, first, last - first + 1) if _can_pay(banded, first, last, offer)
-                    ]
-            if banded.parts[last].tapped:
-                break
-    return fine.add_runs(offers)
-
-
-def _can_pay(banded: PartSpace, first: int, last: int, offer: LazyOptions) -> bool:
-    """Whether the rule on communication leaves anything of an offer, as far as moving the input shows."""
-    alpha = offer.rules.values.get("alpha")
-    if alpha is None:
-        return True
-    lowest_transfer_ms = min(max(offer.costs.transfer(holder, p, offer.elements) for p in offer.subset) for holder in banded.space.holders)
-    alone_ms = min(ms for p, ms in zip(banded.space.processors, banded.alone_ms(first, last), strict=True) if p in offer.subset)
-    return bool(lowest_transfer_ms <= alpha * alone_ms * ROUNDING)
 
 
 # Where bands of rows, or ranges of channels, may be divided: where there are many rows, places are spread evenly; between these a band's

@@ -120,7 +120,7 @@ def completed(home, *words):
         (("stretch", "branch", "--dev"), {"--device"}),
         (("stretch", "branch", "tiny_resnet", "--device", ""), set(list_devices())),
         (("stretch", "branch", "tiny_resnet", "--set", "merg"), {"merge="}),
-        (("stretch", "branch", "tiny_resnet", "--set", "cuts="), {"cuts=blocks", "cuts=stages"}),
+        (("stretch", "branch", "tiny_resnet", "--set", "merge="), {"merge=always", "merge=auto", "merge=never"}),
         (("stretch", "explain", "bundle", "-d", "pix"), {"pixel4", "pixel6"}),
         (("stretch", "branch", "tiny_re"), {"tiny_regnet", "tiny_resnet"}),
         (("stretch", "train", "resnet56_cifar10_s"), {"resnet56_cifar10_supernet"}),

@@ -31,10 +31,9 @@ from stretch.export.lowering import entry_rows, subgraph_names, subgraph_of
 from stretch.export.onnx import NODE_TAGS, save_onnx, to_numpy, to_onnx
 from stretch.export.reweigh import export_reweighed
 from stretch.network.capture import capture
-from stretch.planning.config import PlanConfig
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.scale import scaled_graph
-from stretch.planning.search.parts import cut_blocks, merge_stages
+from stretch.planning.search.parts import PartSpace
 from stretch.transform import build
 from stretch.transform.model import op_weights
 from tests import onnx_runtime
@@ -111,18 +110,18 @@ def test_band_reads_the_rows_that_the_manifest_states_and_begins_with_no_cut(cap
 @pytest.mark.parametrize("cuts", [("stem_to_s1_1", "s1_2_to_s2_2"), ("stem", "s1_2", "s2_1_to_s2_2")])
 def test_stem_and_runs_of_blocks_in_scaled_copies_run_as_the_module_does_in_torch(captured, tmp_path, cuts):
     result = captured("tiny_resnet")
-    space = merge_stages(result.graph, make_space(result.graph, alpha=1e6, beta=1e6))
-    cut = cut_blocks(result.graph, PlanConfig(merge="always"), space, merged=True)
-    parts, at = [], 0
-    while at < len(cut.segments):
-        offer = next((o for o in cut.offers[at] if o.segment.name in cuts), None)
-        if offer is None:
-            parts.append(cut.built[at][0].design(0, cut.costs))
+    of_blocks = PartSpace(result.graph, make_space(result.graph, alpha=1e6, beta=1e6), ())
+    space, parts, at = of_blocks.mixed(), [], 0
+    while at < len(space.segments):
+        last = next((i for i in range(at, len(space.segments)) if of_blocks.name(at, i) in cuts), None)
+        if last is None:
+            parts.append(space.built[at][0].design(0, space.costs))
             at += 1
             continue
         # narrow branches of both processors, so that channels are inherited in part
-        parts.append(offer.options(cut.holders, np.array([offer.count // 3])).design(0, cut.costs))
-        at += offer.span
+        (offer,) = space.stretched_offers(of_blocks.segment(at, last), at, last - at + 1)
+        parts.append(offer.options(space.holders, np.array([offer.count // 3])).design(0, space.costs))
+        at = last + 1
     design = BranchDesign(result.graph.name, "mi9", tuple(parts))
     assert [part.name for part in design.segments if not part.whole] == list(cuts)
     model = build(result, design)

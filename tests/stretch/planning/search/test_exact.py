@@ -1,7 +1,5 @@
 """The exact search against brute force, over stages that are merged or cut and with concatenated joins."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,13 +9,12 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.network.segments import split_segments
 from stretch.planning.search.exact import LATENCY, Measure, search_concat, search_exact
-from stretch.planning.search.goal import search_best
-from stretch.planning.search.parts import cut_blocks, merge_neighbours, merge_stages
+from stretch.planning.search.parts import merge_stages
 from stretch.planning.search.space import DesignSpace, Rules, Totals
 from tests.predictors.networks import resnet50, small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.designs import whole
-from tests.stretch.planning.spaces import as_design, every_design, fastest_by_brute_force, losses, make_space
+from tests.stretch.planning.spaces import as_design, every_design, losses, make_space
 
 GRAPH = small_resnet(blocks=(2, 2))
 
@@ -85,53 +82,6 @@ def test_most_meetings_counts_segments_that_can_branch_in_one_design(processors)
     assert merged.max_meetings == most_branched(merged) >= space.max_meetings
     nothing = merged.replace_rules(Rules({"alpha": 1e-6}))
     assert nothing.max_meetings == 0
-
-
-CUTTING_GRAPH = small_resnet(16, blocks=(2, 3), mids=(8, 16))
-#: Lets segments branch for which an exchange takes far longer than they do.
-FREE = {"alpha": 1e6, "beta": 1e6}
-#: So small that every design can be tried.
-SMALL = small_resnet(blocks=(1, 2), mids=(4, 8))
-
-
-def names(space):
-    return {offer.segment.name for offers in space.offers for offer in offers}
-
-
-def test_segments_begin_and_end_at_every_block_but_within_stages_that_are_kept():
-    space = make_space(CUTTING_GRAPH, **FREE)
-    cut = cut_blocks(CUTTING_GRAPH, PlanConfig(merge="never"), space, merged=False)
-    assert [part.name for part in cut.segments] == ["stem", "s1_1", "s1_2", "s2_1", "s2_2", "s2_3", "head"]
-    inner = {"s1_1", "s1_2", "s2_1", "s2_2", "s2_3", "s2_1_to_s2_2", "s2_2_to_s2_3"}
-    assert names(cut) == {"stem", "s1", "s2", *inner}
-    cut = cut_blocks(CUTTING_GRAPH, PlanConfig(), replace(space, kept=frozenset({"s1"})), merged=True)
-    assert not any("s1" in name for name in names(cut) if name != "s1")
-    assert "stem" in names(cut)
-
-
-@pytest.mark.parametrize("n_meet", [0, 1, 2])
-@pytest.mark.parametrize("device", ["mi9", "pixel6"])
-def test_exact_search_over_cut_segments_equals_brute_force(device, n_meet):
-    space = merge_stages(SMALL, make_space(SMALL, device, min_width=0.9, min_depth=0.9, **FREE))
-    cut = cut_blocks(SMALL, PlanConfig(merge="always"), space, merged=True)
-    low, high = round(0.9 * SMALL.macs), round(2.0 * SMALL.macs)
-    best, count = fastest_by_brute_force(cut, low, high, n_meet)
-    search_result = search_best(cut, Totals(low, high, n_meet), LATENCY)
-    assert count > 40
-    assert search_result.optimal
-    assert search_result.ms == pytest.approx(best)
-    assert search_result.n_meet >= n_meet
-
-
-def test_predicted_makespan_of_cut_segments_is_that_of_the_design():
-    space = merge_stages(CUTTING_GRAPH, make_space(CUTTING_GRAPH, processors=("cpu", "gpu", "dsp"), **FREE, min_width=0.5))
-    cut = cut_blocks(CUTTING_GRAPH, PlanConfig(merge="always"), space, merged=True)
-    macs = round(0.97 * CUTTING_GRAPH.macs), round(1.03 * CUTTING_GRAPH.macs)
-    search_result = search_best(cut, Totals(*macs, 2), LATENCY)
-    parts = merge_neighbours(CUTTING_GRAPH, space.segments, search_result.segments(cut.costs))
-    run = timeline(CUTTING_GRAPH, as_design(CUTTING_GRAPH, parts), cut.costs)
-    assert run.makespan_ms == pytest.approx(search_result.ms)
-    assert (run.macs, run.params) == (search_result.macs, search_result.params)
 
 
 @pytest.mark.representatives(1)
