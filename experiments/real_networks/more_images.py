@@ -31,7 +31,7 @@ ALL = NETWORKS | {
 #: Options of the planner: two branches, one of which keeps as many of the blocks as they are as the speed-up here allows.
 PROCESSORS, SPEEDUP = ("cpu", "dsp"), 1.25
 ASKED: dict[str, Any] = {
-    "processors": PROCESSORS, "kinds": ("stretch",), "join": "sum", "merge": "always", "cuts": "blocks", "macs": MACS,
+    "processors": PROCESSORS, "kinds": ("stretch",), "join": "sum", "merge": "always", "macs": MACS,
     "min_depth": 0.2, "min_width": 0.2, "balance": 0.1,
 }  # fmt: skip
 #: Shares of the blocks, the largest first.
