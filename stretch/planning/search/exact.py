@@ -170,10 +170,10 @@ class SearchResult:
     value: float  # Value of the objective.
 
     @classmethod
-    def unproved(cls, space: DesignSpace, picks: Picks, evaluated: int, value: float | None = None) -> "SearchResult":
-        """Return a design that another search found; without another value that of its makespan."""
+    def unproved(cls, space: DesignSpace, picks: Picks, evaluated: int) -> "SearchResult":
+        """Return a design that another search found."""
         macs, ms = sum(int(options.macs[index]) for options, index in picks), LATENCY.value(space, picks)
-        return cls(tuple(picks), ms, macs, False, nan, evaluated, ms if value is None else value)
+        return cls(tuple(picks), ms, macs, False, nan, evaluated, ms)
 
     @property
     def n_meet(self) -> int:
