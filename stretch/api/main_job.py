@@ -101,7 +101,7 @@ def check_run(count: int, *, mapped: bool, images: bool) -> None:
 
 def with_exact_kinds(config: PlanConfig) -> PlanConfig:
     """The request, with segments divided exactly where it can be searched for."""
-    if config.strategy != "exact":
+    if config.strategy != "exact" or config.widens:
         return config
     return replace(config, kinds=tuple(dict.fromkeys((*config.planned_kinds, *exact_kinds()))))
 

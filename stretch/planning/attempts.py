@@ -25,7 +25,7 @@ def attempts(config: PlanConfig, default: PlanConfig) -> tuple[Attempt, ...]:
         config: The checked request.
         default: The checked request for the same processors without any option.
     """
-    if config.kinds or config.lossless or config.accuracy or config.strategy != default.strategy:
+    if config.kinds or config.lossless or config.accuracy or config.widens or config.strategy != default.strategy:
         return (Attempt({}),)
     merged = " and ".join(f"`{name}={format_value(value)}`" for name, value in MERGED_OPTIONS.items())
     # an exact design keeps the agreement that a request may bound

@@ -43,7 +43,7 @@ def keep_blocks(planned: PlanResult, losses: Losses) -> tuple[BranchDesign, list
     """
     config, costs, design = planned.config, planned.costs, planned.design
     notes: list[str] = []
-    if not config.parsed_objective.only_latency or config.params is not None:
+    if not config.parsed_objective.only_latency or config.widens or config.params is not None:
         return design, notes
     limit = max(config.latency_budget or 0.0, planned.run.makespan_ms)
     for number, row in enumerate(planned.run.segments):
@@ -187,7 +187,7 @@ class _BlockSearch:
             legal = rules.widths(segment, legal_widths(costs.rewritten(segment, b.processor), costs.align(b.processor)))
             widths.append(sorted({*evenly_spaced(legal, MAX_WIDTHS), b.width}))
         fixed_scales = tuple((branch_widths, offered) for branch_widths in widths)
-        self._offer = LazyOptions(segment, processors, part.join, costs, rules, fixed_scales=fixed_scales)
+        self._offer = LazyOptions(segment, processors, part.join, segment.in_width, costs, rules, fixed_scales=fixed_scales)
         self._alone_ms = min(costs.whole(segment, processor).ms for processor in processors)
         self._loss = worths(segment, loss)
         self._removable = np.array([n in loss for n in range(segment.depth)])

@@ -12,7 +12,7 @@ import msgspec
 from predictors.devices import DeviceProfile, Processor
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from predictors.faults import nearest
-from predictors.joins import DEFAULT, joins_that
+from predictors.joins import DEFAULT, join_of, joins_that
 from predictors.rewrites import rewrites
 from stretch.planning.constraints import all_constraints
 from stretch.planning.design.division import exact_kinds
@@ -29,7 +29,7 @@ GRID = "grid"
 STRETCH = "stretch"
 
 #: How branches may meet: the joins of several branches, or what suits the planner.
-JOINS = ("auto", *joins_that(lambda join: not join.exact and not join.widens))
+JOINS = ("auto", *joins_that(lambda join: not join.exact))
 
 #: Quantities that add up over the segments of a design, and may be weighed against each other; with their units.
 ADDITIVE_UNITS = {"latency": "ms", "energy": "mJ"}
@@ -163,7 +163,9 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
             "Use only splits that keep the output identical in fp32. No training needed. Uses fp32 and fp16 unless `precision` asks for int8."
         ),
     ] = False
-    join: Annotated[JoinName, Help(f"How branches meet: {', '.join(JOINS[:-1])} or {JOINS[-1]}; auto is {DEFAULT}.")] = "auto"
+    join: Annotated[
+        JoinName, Help(f"How branches meet: {', '.join(JOINS[:-1])} or {JOINS[-1]}; auto is {DEFAULT}, which keeps segments independent.")
+    ] = "auto"
     strategy: Annotated[
         Literal["exact", "grid"],
         Help("How designs are searched: exact, or grid (the same ratios in every segment, as in the paper)."),
@@ -208,6 +210,11 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
     def resolved_join(self) -> str:
         """The join that is asked for, `auto` resolved."""
         return DEFAULT if self.join == "auto" else self.join
+
+    @property
+    def widens(self) -> bool:
+        """Whether the join asked for couples segments by their widths, which only one search knows how to plan."""
+        return join_of(self.resolved_join).widens
 
     @property
     def planned_kinds(self) -> tuple[str, ...]:
@@ -297,8 +304,10 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
     def check_source(self, source: "AccuracySource | None") -> None:
         """Refuse a request about accuracy that nothing predicts, that another source predicts, or that its search cannot plan for."""
         about = self._accuracy_option
-        if source is not None and self.strategy == GRID:
-            raise UsageError("accuracy is planned for by the exact search only", "leave out `strategy`")
+        if source is not None and (self.strategy == GRID or self.widens):
+            widening = " and ".join(f"`{name}`" for name in joins_that(lambda join: join.widens))
+            problem = f"accuracy is planned for by the exact search and joins other than {widening} only"
+            raise UsageError(problem, "leave out `strategy` and `join`")
         if about is None:
             return
         if source is None:
@@ -321,9 +330,13 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
             if bounds is not None and bounds[0] > bounds[1]:
                 raise UsageError(f"the {problem} range {bounds[0]:g}:{bounds[1]:g} is empty", "write the smaller ratio first")
         self._check_kinds()
+        if self.widens and (self.strategy != "exact" or self.params is not None):
+            problem = f"`{self.join}` joins are planned without `strategy` and `params`"
+            raise UsageError(problem, f"leave them out, or use `join={DEFAULT}`")
+        unsearched = self.strategy == GRID
         if not self.parsed_objective.only_latency and self.objective != ACCURACY:
             problem = f"the objective `{self.objective}` is not planned for"
-            self._refuse("objective", problem, params=self.params is not None, strategy=self.strategy == GRID)
+            self._refuse("objective", problem, join=self.widens, params=self.params is not None, strategy=unsearched)
         about = self._accuracy_option
         if about in ("min_accuracy", "objective") and not self.accuracy:
             hint = "give the file that `stretch export --rank` makes, as `accuracy`"
@@ -348,7 +361,7 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
             problem = f"segments of the kind `{STRETCH}` make another network, which a lossless design is not"
             raise UsageError(problem, _leave_out_hint("lossless", "kinds"))
         if exact := next((kind for kind in self.planned_kinds if kind != STRETCH), None):
-            self._refuse("kinds", f"segments of the kind `{exact}` are not planned", strategy=self.strategy == GRID)
+            self._refuse("kinds", f"segments of the kind `{exact}` are not planned", join=self.widens, strategy=self.strategy == GRID)
 
 
 _BY_NAME = {constraint.option.name: constraint.option for constraint in all_constraints()}

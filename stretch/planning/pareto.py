@@ -277,9 +277,9 @@ def _check(weighed: Sequence[str], config: PlanConfig, source: AccuracySource | 
         if name in weighed and (source is None or source.option != option):
             hint = "give `images` or `accuracy`, or ask for `pareto=latency,macs`"
             raise UsageError(f"nothing predicts the {measure} of designs", hint)
-    if config.strategy != "exact" or config.params is not None:
-        reason = "fronts are searched by the exact search, without bounds on parameters"
-        raise UsageError(reason, "leave out `strategy` and `params`")
+    if config.strategy != "exact" or config.widens or config.params is not None:
+        reason = "fronts are searched by the exact search, without bounds on parameters and without joins that widen the backbone"
+        raise UsageError(reason, "leave out `strategy`, `join` and `params`")
 
 
 def trace_diverse(problem: PlanningProblem, count: int, within: float) -> tuple[Choice, list[exact.SearchResult]]:
@@ -288,7 +288,7 @@ def trace_diverse(problem: PlanningProblem, count: int, within: float) -> tuple[
         raise UsageError(f"`within={within:g}` is not a factor from 1 up", "write it as `within=1.2`")
     config = problem.config
     not_additive = not config.parsed_objective.is_additive
-    unfit = {"objective": not_additive, "strategy": config.strategy != "exact", "params": config.params is not None}
+    unfit = {"objective": not_additive, "strategy": config.strategy != "exact", "join": config.widens, "params": config.params is not None}
     for name in (name for name, refused in unfit.items() if refused):
         reason = f"several designs that differ are not searched for with `{name}={format_value(getattr(config, name))}`"
         raise UsageError(reason, f"leave it out, or plan one design with `{name}`")

@@ -15,7 +15,7 @@ import msgspec
 from predictors.devices import DeviceProfile
 from predictors.errors import InfeasibleError, TightRule, UnknownNameError, UsageError
 from predictors.graph import OpGraph
-from predictors.joins import join_of
+from predictors.joins import DEFAULT, JoinKind, join_of
 from predictors.predictor import LatencyPredictor, not_measured
 from predictors.rewrites import GROUPED, exact, inexact_rewrites, is_grouped
 from stretch.planning.attempts import MERGED_OPTIONS, Attempt, attempts, stage_attempts
@@ -39,7 +39,7 @@ from stretch.planning.result import (
     ranked_singles,
     sequential_same_macs,
 )
-from stretch.planning.search.exact import Measure, SearchResult, measure_of, search_coarse, search_exact
+from stretch.planning.search.exact import Measure, SearchResult, measure_of, search_coarse, search_concat, search_exact
 from stretch.planning.search.goal import Bounds, best_result, explain_infeasible, infeasible_error, search_best
 from stretch.planning.search.grid import search_grid
 from stretch.planning.search.parts import merge_neighbours, merge_stages, with_exact_kinds, without_stretched
@@ -84,15 +84,15 @@ class PlanningProblem:
         """Return the goal of the exact search."""
         return measure_of(self.config.parsed_objective, self.device, self.config.processors)
 
-    def space(self, segments: Sequence[Segment]) -> DesignSpace:
-        """The designs of some segments."""
+    def space(self, segments: Sequence[Segment], join: JoinKind, arriving: Sequence[int] | None = None) -> DesignSpace:
+        """The designs of some segments; arguments are those of `DesignSpace.of`."""
         config = self.config
         kept = config.keep if STRETCH in config.planned_kinds else [segment.name for segment in segments]
-        return DesignSpace.of(segments, config.processors, self.costs, Rules.of(config), config.resolved_join, kept)
+        return DesignSpace.of(segments, config.processors, self.costs, Rules.of(config), join, arriving, kept)
 
     def stage_space(self, *, merged: bool = False) -> DesignSpace:
-        """The designs of its stages, and of runs of them where stages are `merged`."""
-        space = self.space(self.stages)
+        """The designs of its stages, and of runs of them; a join that couples segments is compared with the one that keeps them independent."""
+        space = self.space(self.stages, DEFAULT if self.config.widens else self.config.resolved_join)
         return merge_stages(self.backbone, space) if merged and STRETCH in self.config.planned_kinds else space
 
     def with_options(self, **options: Any) -> "PlanningProblem":
@@ -195,7 +195,7 @@ def _choose_meeting_points(choice: Choice, result: PlanResult, losses: Losses) -
     first, ends = _choose_blocks(choice, result, losses), {_ends(choice.design)}
     plans, stretched = [(choice, first)], _stretched_blocks(first)
     merges = config.merge != "never" and not config.meet
-    searched = merges and config.parsed_objective.only_latency and config.strategy == "exact"
+    searched = merges and config.parsed_objective.only_latency and config.strategy == "exact" and not config.widens
     for more in range(MORE_MEETINGS) if searched else ():
         rival = _choose_or_none(problem.with_options(merge="always", n_meet=choice.result.n_meet + more, latency_budget=limit))
         if rival is None or _ends(rival.design) in ends or rival.result.n_meet < choice.result.n_meet:
@@ -449,7 +449,7 @@ def unused_processors(choice: Choice, used: Sequence[str], best_ms: float) -> tu
     config, result = problem.config, []
     # Other searches choose from other designs: theirs cannot be compared with the fastest of these.
     only_latency = config.params is None and config.min_accuracy is None and config.min_agreement is None and config.objective == "latency"
-    comparable = config.strategy == "exact" and only_latency
+    comparable = config.strategy == "exact" and not config.widens and only_latency
     for name in (name for name in config.processors if name not in used):
 
         def uses(options: SegmentOptions, name: str = name) -> bool:
@@ -566,7 +566,7 @@ def _search_fewer_processors(problem: PlanningProblem) -> list[SearchedSpace]:
     """The designs on fewer of the processors, where a request for those would merge stages: a processor more must not make a design slower."""
     config = problem.config
     merges = config.merge == "auto" and not config.meet and STRETCH in config.planned_kinds
-    if not merges or config.strategy != "exact":
+    if not merges or config.strategy != "exact" or config.widens:
         return []
     searched: list[SearchedSpace] = []
     for subset in (subset for count in range(2, len(config.processors)) for subset in combinations(config.processors, count)):
@@ -578,18 +578,24 @@ def _search_fewer_processors(problem: PlanningProblem) -> list[SearchedSpace]:
 
 def _search(problem: PlanningProblem, space: DesignSpace, totals: Totals) -> SearchResult | None:
     """The best design of a space by the strategy asked for."""
-    if problem.config.strategy != GRID:
+    config, name = problem.config, problem.backbone.name
+    if not config.widens and config.strategy != GRID:
         return search_best(space, totals, problem.goal)
-    # the grid knows no merging: it takes the meeting points of the best design that does
+    # these searches know no merging: they take the meeting points of the best design that does
     incumbent, segments = search_exact(space, totals), space.segments
     if space.longest_span > 1:
         if incumbent is None:
             return None
         segments = tuple(options.segment for options, _ in incumbent.picks)
-    result = search_grid(problem.space(segments), totals)
+    if config.widens:
+        result = search_concat(lambda arriving: problem.space(segments, config.join, arriving), totals)
+        reason = f"no design of `{name}` with `{config.join}` joins was found in the range of multiply-accumulates"
+        hint = f"use `join={DEFAULT}`"
+    else:
+        result = search_grid(problem.space(segments, config.resolved_join), totals)
+        reason, hint = f"the strategy `grid` finds no design of `{name}`, though there is one", "use `strategy=exact`"
     if result is None and incumbent is not None:
-        reason = f"the strategy `grid` finds no design of `{problem.backbone.name}`, though there is one"
-        raise InfeasibleError(reason, "use `strategy=exact`")
+        raise InfeasibleError(reason, hint)
     return result
 
 

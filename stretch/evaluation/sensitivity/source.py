@@ -215,7 +215,7 @@ def measure(
     for _, n, at in least[:count]:
         progress(f"block {len(blocks) + 1} of {min(count, len(least))}")
         stage = space.segments[at]
-        without = space.undivided(stage, space.processors[0], (n,))
+        without = space.undivided(stage, space.processors[0], stage.in_width, (n,))
         blocks[stage.blocks[n].end] = original.replace_segment(Trial(without, 0, at))
     alone: list[Measured] = []
     chosen = planned[: max(count // BLOCKS_PER_SEGMENT, FEWEST - len(blocks), 1)]
@@ -322,7 +322,7 @@ MOST_BYTES = 1 << 30
 
 def plannable(config: PlanConfig) -> bool:
     """Whether designs for a request can be chosen by their loss: by the exact search, among scaled copies that keep the backbone's width."""
-    return config.strategy == "exact" and "stretch" in config.planned_kinds
+    return config.strategy == "exact" and not config.widens and "stretch" in config.planned_kinds
 
 
 def sensitivity_of(

@@ -187,7 +187,7 @@ class Costs:
         """Channels that widths on this processor are multiples of."""
         return self.predictor.device.processor(processor).width_slice
 
-    def prepare(self, segment: Segment, processor: str, widths: Sequence[int], channels: Iterable[int] = ()) -> None:
+    def prepare(self, segment: Segment, processor: str, widths: Sequence[int], channels: Iterable[int]) -> None:
         """Time the kernels of many branches together, which takes little longer than those of one."""
         usual = segment.in_width
         kernels: dict[object, Sequence[Kernel]] = {}

@@ -25,6 +25,7 @@ import numpy as np
 from predictors.devices import DeviceProfile
 from predictors.energy import EnergyModel
 from predictors.errors import UsageError
+from predictors.joins import join_of
 from stretch.planning.config import Objective
 from stretch.planning.cost.branch import Costs, Floats, Ints, Mask, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
@@ -43,6 +44,12 @@ def with_input_holders(space: DesignSpace, picks: Picks) -> tuple[list[tuple[Seg
         rows.append((options, index, holder))
         holder = options.holder(space.costs.host)
     return rows, holder
+
+
+def satisfies_rules(space: DesignSpace, picks: Picks) -> bool:
+    """Return whether each choice is allowed for the holder of its input, and takes a finite time."""
+    rows = ((options, space.holders.index(holder), index) for options, index, holder in with_input_holders(space, picks)[0])
+    return all(options.allowed[at, index] and np.isfinite(options.ms[at, index]) for options, at, index in rows)
 
 
 def processors_used(space: DesignSpace, picks: Picks) -> tuple[str, ...]:
@@ -288,6 +295,48 @@ def _reduced_cost(options: SegmentOptions, multiplier: float) -> Floats:
     """Return the lowest reduced cost of allowed options (1 × holders)."""
     lowest: Floats = np.where(options.allowed, options.ms - multiplier * options.macs, inf).min(axis=1)[None]
     return lowest
+
+
+# Search with `concat` joins, whose widths change what the next segment reads. The search fixes the widths that arrive, finds the best
+# design for them exactly, takes over the widths that this design has, and repeats; designs count only with the costs of their own
+# widths. The result meets every rule; it is not proved optimal.
+
+#: Rounds in which a design must be found, and after which one that was found is taken.
+MAX_ROUNDS, SUFFICIENT_ROUNDS = 12, 4
+
+
+def search_concat(build: Callable[[Sequence[int] | None], DesignSpace], totals: Totals) -> SearchResult | None:
+    """Return the fastest design found in the rounds."""
+    space = build(None)
+    best: SearchResult | None = None
+    shift, evaluated = 0, 0
+    seen: list[tuple[int, ...]] = []
+    for round_number in range(MAX_ROUNDS):
+        search_result = search_exact(space, totals._replace(low=totals.low - shift, high=totals.high - shift))
+        if search_result is None:
+            break
+        evaluated += search_result.evaluated
+        # a segment reads all channels of the segment before it
+        picked = search_result.picks
+        widths = (sum(b.width for b in o.branches_of(i)) if join_of(o.join).widens else o.segment.width for o, i in picked[:-1])
+        input_widths = (picked[0][0].segment.in_width, *widths)
+        space = build(input_widths)
+        # the same picks at the costs of their own widths, where no rule is broken
+        picks = [
+            (next(candidate for candidate in segment_options if candidate.processors == options.processors), index)
+            for segment_options, (options, index) in zip(space.options, search_result.picks, strict=True)
+        ]
+        candidate_result = SearchResult.unproved(space, picks, 0)
+        feasible = satisfies_rules(space, picks) and totals.low <= candidate_result.macs <= totals.high
+        if feasible and (best is None or candidate_result.ms < best.ms):
+            best = candidate_result
+        converged = bool(seen) and input_widths == seen[-1]
+        if best is not None and (converged or round_number + 1 >= SUFFICIENT_ROUNDS):
+            break
+        # Where widths swing to and fro, the next round aims off by half of this one's error.
+        shift = (candidate_result.macs - search_result.macs) // 2 if input_widths in seen else 0
+        seen.append(input_widths)
+    return None if best is None else replace(best, evaluated=evaluated)
 
 
 # Branch and bound: the fastest design among millions of options, few of which are built.

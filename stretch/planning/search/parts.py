@@ -55,7 +55,7 @@ class PartSpace:
         self.by_stage = [divide(graph, stage, clean, single, vectors) if divided else [stage] for stage in space.segments]
         self.parts: list[Segment] = [part for parts in self.by_stage for part in parts]
         self.stage = [i for i, parts in enumerate(self.by_stage) for _ in parts]
-        self.undivided = [[space.undivided(part, p) for p in space.processors] for part in self.parts]
+        self.undivided = [[space.undivided(part, p, part.in_width) for p in space.processors] for part in self.parts]
 
     def mixed(self, droppable: Collection[str] = ()) -> DesignSpace:
         """The designs of the space and those whose segments are divided, or lack blocks that are `droppable`, by the tensors that they write."""
@@ -75,9 +75,10 @@ class PartSpace:
                 dropped = tuple(n for n, block in enumerate(segment.blocks) if block.removable)
                 # shorter runs lack fewer
                 if dropped and all(segment.blocks[n].end in droppable for n in dropped):
-                    without = (self.space.undivided(segment, p, dropped) for p in self.space.processors)
+                    without = (self.space.undivided(segment, p, segment.in_width, dropped) for p in self.space.processors)
                     options[first] += [replace(o, span=last - first + 1) for o in without]
-        return replace(self.space, segments=tuple(self.parts), built=options, offers=offers)
+        arriving = tuple(part.in_width for part in self.parts)
+        return replace(self.space, segments=tuple(self.parts), arriving=arriving, built=options, offers=offers)
 
     def pieces(self) -> Iterator[tuple[Segment, int, int, list[float]]]:
         """Every part, and every stage of several: its first and last part, and its time on each processor alone, ms."""
@@ -214,7 +215,7 @@ def merge_stages(graph: OpGraph, space: DesignSpace) -> DesignSpace:
         if not all(stage.branchable and stage.name not in space.kept for stage in run) or any(stage.tapped for stage in run[:-1]):
             continue
         segment = cut_segment(graph, f"{run[0].name}_to_{run[-1].name}", run[0].start, run[-1].end)
-        offers[first] += space.stretched_offers(segment, len(run))
+        offers[first] += space.stretched_offers(segment, first, len(run))
     return space.add_runs(offers)
 
 

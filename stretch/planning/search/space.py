@@ -23,7 +23,7 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.constraints import Constraint, all_constraints
 from stretch.planning.cost.branch import BranchCost, Costs, Floats, Ints, Mask, SegmentOptions
 from stretch.planning.design.scale import each_partitions, legal_widths
-from stretch.planning.network.segments import Segment, memoised
+from stretch.planning.network.segments import Segment, join_kinds, memoised
 
 T = TypeVar("T")
 
@@ -123,6 +123,7 @@ class LazyOptions:
     segment: Segment  # The original segment.
     subset: tuple[str, ...]  # Processors of the branches, in order.
     join: JoinKind  # How they meet.
+    in_channels: int  # Channels that arrive.
     costs: Costs  # Costs on the device.
     rules: Rules  # Which depths and widths there are.
     span: int = 1  # Segments of the space that it takes the place of.
@@ -170,9 +171,9 @@ class LazyOptions:
         result = []
         for processor, (widths, depths) in zip(self.subset, self.scales, strict=True):
             rewritten = self.costs.rewritten(self.segment, processor)
-            self.costs.prepare(rewritten, processor, widths)
+            self.costs.prepare(rewritten, processor, widths, (self.in_channels,))
             scales = ((self.segment.depth - len(d), w, d) if isinstance(d, tuple) else (d, w, ()) for w in widths for d in depths)
-            result.append(tuple(self.costs.branch(rewritten, processor, d, w, None, removed) for d, w, removed in scales))
+            result.append(tuple(self.costs.branch(rewritten, processor, d, w, self.in_channels, removed) for d, w, removed in scales))
         return tuple(result)
 
     @memoised
@@ -193,7 +194,7 @@ class LazyOptions:
     @property
     def elements(self) -> int:
         """Of the tensor that arrives."""
-        return prod(self.segment.graph.input.shape)
+        return pixels(self.segment.graph.input.shape) * self.in_channels
 
     @cached_property
     def joins(self) -> Joins:
@@ -204,19 +205,21 @@ class LazyOptions:
         # channels that each branch hands to the join
         join, width = join_of(self.join), self.segment.width
         align = max(self.costs.align(processor) for processor in self.subset)
-        parts = each_partitions(width, combos, align) if join.divides else np.full_like(combos, width)
+        parts = combos if join.widens else each_partitions(width, combos, align) if join.divides else np.full_like(combos, width)
         macs, params = np.zeros(combos.shape, np.int64), np.zeros(combos.shape, np.int64)
         ms, out_ms = np.zeros(combos.shape), np.zeros(combos.shape)
         positions = pixels(self.segment.graph.by_name[self.segment.end].shape)
         for i, processor in enumerate(self.subset):
-            # one number for a pair of channels: pairs themselves take long to sort
-            step = int(parts[i].max()) + 1
-            ends, inverse = np.unique(combos[i] * step + parts[i], return_inverse=True)
-            pairs = zip((ends // step).tolist(), (ends % step).tolist(), strict=True)
-            values = np.array(self.costs.join_convs(self.segment, processor, list(pairs), self.slowing(i)), float)
-            macs[i], ms[i], params[i] = values.reshape(-1, 3)[inverse].T
+            if not join.widens:
+                # one number for a pair of channels: pairs themselves take long to sort
+                step = int(parts[i].max()) + 1
+                ends, inverse = np.unique(combos[i] * step + parts[i], return_inverse=True)
+                pairs = zip((ends // step).tolist(), (ends % step).tolist(), strict=True)
+                values = np.array(self.costs.join_convs(self.segment, processor, list(pairs), self.slowing(i)), float)
+                macs[i], ms[i], params[i] = values.reshape(-1, 3)[inverse].T
             out_ms[i] = _evaluate_distinct(positions * parts[i], partial(self.costs.transfer, processor, self.costs.host))
-        join_ms = np.full(combos.shape[1], self.costs.join(self.segment, self.join, width, len(self.subset)))
+        channels = combos.sum(axis=0) if join.widens else np.full(combos.shape[1], width)
+        join_ms = _evaluate_distinct(channels, lambda count: self.costs.join(self.segment, self.join, count, len(self.subset)))
         return Joins(macs, params, ms, out_ms, join_ms)
 
     def options(self, holders: Sequence[str], numbers: Ints | None = None) -> SegmentOptions:
@@ -279,13 +282,18 @@ RUN_THINNINGS: dict[int, Thinning] = {2: (9, 8), 3: (6, 6)}
 
 @dataclass(frozen=True, eq=False)
 class DesignSpace:
-    """Every combination of processors, depths and widths of every segment; joins keep the backbone's width, so segments are independent."""
+    """Every combination of processors, depths and widths of every segment.
+
+    Most joins keep the width of the backbone, so segments are independent of each other. One that widens it couples them: then costs hold
+    for the channels that `arriving` states per segment, and before a segment that cannot read other widths `project` takes its place.
+    """
 
     segments: tuple[Segment, ...]  # In order.
     processors: tuple[str, ...]  # That branches may use.
     costs: Costs  # On the device.
     rules: Rules  # The constraints.
     join: JoinKind  # How branches of scaled copies meet.
+    arriving: tuple[int, ...]  # Channels that each segment reads.
     kept: frozenset[str]  # Names of segments that do not become scaled copies.
     built: Sequence[Sequence[SegmentOptions]] = ()  # Options that are built, by the segment at which they start.
     offers: Sequence[Sequence[LazyOptions]] = ()  # Options that are built on demand, likewise.
@@ -299,15 +307,17 @@ class DesignSpace:
         costs: Costs,
         rules: Rules,
         join: JoinKind = DEFAULT,
+        arriving: Sequence[int] | None = None,
         kept: Collection[str] = (),
     ) -> "DesignSpace":
-        """Return all designs of some segments."""
-        space = cls(tuple(segments), tuple(processors), costs, rules, join, frozenset(kept))
+        """Return all designs of some segments; `arriving` are the original's channels if None."""
+        widths = tuple(s.in_width for s in segments) if arriving is None else tuple(arriving)
+        space = cls(tuple(segments), tuple(processors), costs, rules, join, widths, frozenset(kept))
         stretched = [segment.branchable and segment.name not in kept for segment in segments]
         return replace(
             space,
-            built=[[space.undivided(segment, p) for p in processors] for segment in segments],
-            offers=[space.stretched_offers(segment, 1) if branches else [] for segment, branches in zip(segments, stretched, strict=True)],
+            built=[[space.undivided(s, p, width) for p in processors] for s, width in zip(segments, widths, strict=True)],
+            offers=[space.stretched_offers(segment, i, 1) if stretched[i] else [] for i, segment in enumerate(segments)],
         )
 
     @cached_property
@@ -366,22 +376,24 @@ class DesignSpace:
         """Transfer of the output, plus the host's constant that every design has once, ms."""
         return sum(self.output_moves(holder).values()) + self.costs.handover(self.costs.host).ms
 
-    def undivided(self, segment: Segment, processor: str, dropped: tuple[int, ...] = ()) -> SegmentOptions:
-        """Return a segment undivided on one processor, without some blocks, which count as computed."""
-        cost = self.costs.branch(segment, processor, segment.depth - len(dropped), segment.width, None, dropped)
+    def undivided(self, segment: Segment, processor: str, arriving: int, dropped: tuple[int, ...] = ()) -> SegmentOptions:
+        """Return a segment undivided on one processor, with `arriving` input channels and without some blocks, which count as computed."""
+        cost = self.costs.branch(segment, processor, segment.depth - len(dropped), segment.width, arriving, dropped)
         # the range of multiply-accumulates is for networks that are trained; these are bounded by their loss
         cost_macs = segment.graph.macs if dropped else cost.macs
-        elements = prod(segment.graph.input.shape)
+        elements = pixels(segment.graph.input.shape) * arriving
         entering = np.array([[self.costs.transfer(h, processor, elements)] for h in self.holders])
         macs, params, ms, peak = (np.array([value]) for value in (cost_macs, cost.params, cost.ms, cost.peak_bytes))
         times = entering + ms, entering, ms, ms
         return self.apply_rules(SegmentOptions(segment, "none", ((cost,),), macs, params, *times, peak, busy=lambda: {processor: ms}))
 
-    def stretched_offers(self, segment: Segment, span: int) -> list[LazyOptions]:
+    def stretched_offers(self, segment: Segment, first: int, span: int) -> list[LazyOptions]:
         """Return a segment in scaled copies, on every subset of the processors."""
+        following = self.segments[first + span] if first + span < len(self.segments) else None
+        kind: JoinKind = self.join if self.join in join_kinds(segment, following) else DEFAULT
         counts = range(2, min(len(self.processors), segment.width) + 1)
         subsets = (subset for count in counts for subset in combinations(self.processors, count))
-        return [LazyOptions(segment, subset, self.join, self.costs, self.rules, span) for subset in subsets]
+        return [LazyOptions(segment, subset, kind, self.arriving[first], self.costs, self.rules, span) for subset in subsets]
 
     def add_runs(self, runs: Sequence[Sequence[LazyOptions]]) -> "DesignSpace":
         """The same with offers of runs of segments; of more than `MAX_COMBINATIONS`, `options` has a few scales, of many branches first."""

@@ -7,6 +7,7 @@ from scheduler.bundle.load import load_bundle
 from tests.stretch.report.html.reading import checked
 
 DESIGNS = {
+    "concat": ("tiny_resnet", "--alpha", 100, "--beta", 5, "--set", "join=concat"),
     "project": ("tiny_resnet", "--alpha", 100, "--beta", 5, "--set", "join=project"),
     "sum": ("tiny_mobilenet", "--alpha", 100, "--beta", 5, "--set", "join=sum"),
     "exact": ("tiny_resnet", "--lossless", "--input", "3x64x64"),

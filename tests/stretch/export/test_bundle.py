@@ -119,7 +119,7 @@ def test_stem_and_runs_of_blocks_in_scaled_copies_run_as_the_module_does_in_torc
             at += 1
             continue
         # narrow branches of both processors, so that channels are inherited in part
-        (offer,) = space.stretched_offers(of_blocks.segment(at, last), last - at + 1)
+        (offer,) = space.stretched_offers(of_blocks.segment(at, last), at, last - at + 1)
         parts.append(offer.options(space.holders, np.array([offer.count // 3])).design(0, space.costs))
         at = last + 1
     design = BranchDesign(result.graph.name, "mi9", tuple(parts))

@@ -15,6 +15,7 @@ DEFAULT = PlanConfig().resolve(DEVICE)
         ({"n_meet": 2}, [set(), {"alpha", "merge"}, {"lossless", "min_agreement"}]),
         ({"kinds": ("rows",)}, [set()]),
         ({"lossless": True}, [set()]),
+        ({"join": "concat"}, [set()]),
         ({"strategy": "grid"}, [set()]),
     ],
 )

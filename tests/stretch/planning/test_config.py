@@ -29,7 +29,7 @@ def test_defaults_are_those_of_the_paper_as_far_as_it_states_them():
         ({"objective": "0*latency"}, "all weights of the objective are 0"),
         ({"objective": "energy", "strategy": "grid"}, "the objective `energy` is not planned for with"),
         ({"kinds": ("rows",), "strategy": "grid"}, "segments of the kind `rows` are not planned with `strategy=grid`"),
-        ({"join": "concat"}, "`join` cannot be `concat`"),
+        ({"objective": "energy", "join": "concat"}, "the objective `energy` is not planned for with"),
         ({"objective": "energy", "params": (0.9, 1.1)}, "the objective `energy` is not planned for with"),
         ({"objective": "accuracy"}, "needs a predictor"),
         ({"min_accuracy": 0.9}, "needs a predictor"),
@@ -41,6 +41,7 @@ def test_defaults_are_those_of_the_paper_as_far_as_it_states_them():
         ({"precision": {"gpu": "int8"}}, "`gpu` does not run `int8`"),
         ({"processors": ("cpu", "gpu"), "precision": {"dsp": "int8"}}, "which is not among the processors"),
         ({"lossless": True, "kinds": ("rows", "stretch")}, "segments of the kind `stretch` make another network"),
+        ({"lossless": True, "join": "concat"}, "segments of the kind `rows` are not planned with `join=concat`"),
     ],
 )
 def test_request_that_makes_no_sense_is_a_usage_error(changes, message):

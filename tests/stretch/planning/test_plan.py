@@ -172,9 +172,11 @@ def test_stages_merge_by_themselves_where_none_can_branch_alone_and_one_that_is_
         planned(keep=("s1",))
 
 
-def test_grid_meets_where_the_exact_search_would():
+@pytest.mark.representatives(1)
+@pytest.mark.parametrize("request_", [{"strategy": "grid"}, {"join": "concat"}])
+def test_other_searches_meet_where_the_exact_one_would(request_):
     loose = {"alpha": 0.65, "macs": (0.9, 1.2)}
-    result = planned(strategy="grid", **loose)
+    result = planned(**request_, **loose)
     assert stages_of(result) == stages_of(planned(**loose)) == MERGED
     assert result.design.n_meet == 1
 
@@ -184,10 +186,12 @@ REFUSED = [
     ("pixel6", SHORT | {"keep": ("s9",)}, UnknownNameError, "unknown stage to keep `s9`"),
     ("pixel6", SHORT | {"merge": "never"}, InfeasibleError, "let stages merge with `merge=auto`"),
     ("pixel6", SHORT | {"n_meet": 2}, InfeasibleError, "the nearest value with a design is `n_meet=1`, or split the network as it is with"),
+    ("pixel6", {"join": "concat", "strategy": "grid"}, UsageError, "without `strategy` and `params`"),
     ("mi9", {"processors": ("cpu", "gpu"), "rewrite": ("silu=relu6",)}, UsageError, "names no processor"),
     ("mi9", {"processors": ("cpu", "gpu"), "rewrite": ("dsp:silu=relu6",)}, UsageError, "`dsp`, which is not among the processors"),
     ("mi9", {"processors": ("cpu", "gpu"), "rewrite": ("gpu:silu=no",)}, UnknownNameError, "unknown rewrite `silu=no`"),
     ("pixel6", LOOSE | {"strategy": "grid", "params": (0.9, 1.1)}, UsageError, "exact strategy only"),
+    ("pixel6", LOOSE | {"join": "concat", "macs": (0.99999, 1.00001)}, InfeasibleError, "use `join=project`"),
     ("pixel6", {"kinds": ("stretch",)}, InfeasibleError, "alpha=0.2"),
     # a rule that was asked for is never given up
     *(("pixel6", asked, InfeasibleError, "") for asked in ({"alpha": 0.19}, {"macs": (0.98, 1.02), "beta": 0.1})),

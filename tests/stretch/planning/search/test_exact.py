@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.network.segments import split_segments
-from stretch.planning.search.exact import LATENCY, Measure, search_exact
+from stretch.planning.search.exact import LATENCY, Measure, search_concat, search_exact
 from stretch.planning.search.parts import merge_stages
-from stretch.planning.search.space import Rules, Totals
+from stretch.planning.search.space import DesignSpace, Rules, Totals
 from tests.predictors.networks import resnet50, small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.designs import whole
@@ -82,6 +82,25 @@ def test_most_meetings_counts_segments_that_can_branch_in_one_design(processors)
     assert merged.max_meetings == most_branched(merged) >= space.max_meetings
     nothing = merged.replace_rules(Rules({"alpha": 1e-6}))
     assert nothing.max_meetings == 0
+
+
+@pytest.mark.representatives(1)
+@pytest.mark.parametrize("device", ["mi9", "pixel6"])
+def test_found_design_costs_at_its_own_widths_what_the_timeline_says(device):
+    graph = small_resnet()
+    space = make_space(graph, device)
+    low, high = round(0.95 * graph.macs), round(1.05 * graph.macs)
+
+    def builder(arriving):
+        return DesignSpace.of(space.segments, space.processors, space.costs, space.rules, "concat", arriving)
+
+    concat = search_concat(builder, Totals(low, high, 1))
+    run = timeline(graph, as_design(graph, concat.segments(space.costs)), space.costs)
+    assert run.makespan_ms == pytest.approx(concat.ms)
+    assert low <= run.macs == concat.macs <= high
+    assert run.params == concat.params
+    assert any(len(p.branches) > 1 and p.join == "concat" for p in run.design.segments)
+    assert not concat.optimal
 
 
 SPACE_GRAPH = small_resnet()
