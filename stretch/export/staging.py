@@ -75,8 +75,8 @@ def check_target(out: Path, source: Bundle | None = None) -> None:
     out = Path(os.path.abspath(out))
     try:
         _check_replaceable(out)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        probe = tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent)
+        # folders that are missing are made with the bundle, so that a job which is interrupted before it leaves none
+        probe = tempfile.mkdtemp(prefix=f".{out.name}.", dir=next(folder for folder in out.parents if os.path.lexists(folder)))
         Path(probe).rmdir()
     except OSError as error:
         raise StretchError(f"cannot write the bundle to {out}: {error.strerror}", "choose a writable folder with --out") from error
@@ -92,8 +92,9 @@ def stage_folder(out: Path) -> Iterator[Path]:
     """
     check_target(out)
     out = Path(os.path.abspath(out))
-    sweep(out)
     try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        sweep(out)
         staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
         with shared_lock(staging) as number:
             try:

@@ -129,9 +129,10 @@ def _widths(segment: Segment, align: int, rules: Rules) -> list[int]:
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
     """How much of the original a plan's branches and the shortened network keep, by one measure."""
 
-    #: ``measured`` or predicted by the ``sensitivity``: the share of images with the original's class, of other outputs 1 less their error;
+    #: ``measured`` or predicted by the ``sensitivity``: the share of images with the original's class;
+    #: ``error``: 1 less the measured error of outputs that are no classes;
     #: ``blocks``: the share of the worth of its blocks, each worth what the original loses without it on images.
-    basis: Literal["measured", "sensitivity", "blocks"]
+    basis: Literal["measured", "error", "sensitivity", "blocks"]
     branched: float  # Of the branches.
     shortened: float  # Of the shortened network.
     images: int | None = None  # That were compared; None where that is not known.

@@ -38,7 +38,12 @@ INSTEAD = {
 }
 
 #: How it is known how much networks keep of the original.
-KEPT = {"measured": "measured agreement", "sensitivity": "predicted agreement", "blocks": "predicted share kept"}
+KEPT = {
+    "measured": "measured agreement",
+    "error": "1 less the measured error",
+    "sensitivity": "predicted agreement",
+    "blocks": "predicted share kept",
+}
 
 #: Baselines that a plan may beat, in a few words.
 BEATEN = {"single": "original", "sequential_same_macs": "sequential network", "whole_graph": "same network as one graph"}
@@ -124,7 +129,7 @@ def plan_brief(plan: "PlanResult", built: "Branched | None", following: Sequence
 
 def kept_text(kept: "Kept") -> str:
     """How much the shortened network keeps of the original, and branches."""
-    images = f" on {kept.images} images" if kept.basis == "measured" else ""
+    images = f" on {kept.images} images" if kept.basis in ("measured", "error") else ""
     return f"{KEPT[kept.basis]} {share(kept.shortened)}, of branches {share(kept.branched)}{images}"
 
 

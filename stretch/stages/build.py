@@ -62,8 +62,9 @@ def fit_shortened(
     if branched is None:
         return model, shortened.kept
     alone = compare(model, captured, images.held_back).agreement
-    shares = [1 - alone.error, 1 - branched.error] if alone.value is None or branched.value is None else [alone.value, branched.value]
-    return model, Kept(basis="measured", shortened=shares[0], branched=shares[1], images=alone.images)
+    if alone.value is None or branched.value is None:
+        return model, Kept(basis="error", shortened=1 - alone.error, branched=1 - branched.error, images=alone.images)
+    return model, Kept(basis="measured", shortened=alone.value, branched=branched.value, images=alone.images)
 
 
 def divide_images(
