@@ -10,12 +10,13 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from experiments.equal_latency.ideas import IDEAS, designed, with_idea
+from experiments.equal_latency.parents import PARENTS, RESNETS, Parent
 from experiments.records import Row, read_record, write_record
 from predictors.devices import load_device
 from predictors.errors import InfeasibleError
@@ -27,32 +28,11 @@ from stretch.planning.design.scale import resolve_design, scaled_graph
 from stretch.planning.plan import plan
 from stretch.planning.result import PlanResult, ranked_singles
 
-if TYPE_CHECKING:
-    from torch import nn
-
 #: Blocks and channels of the stages of a plain network.
 Shape = tuple[tuple[int, ...], tuple[int, ...]]
 
 HERE = Path(__file__).parent
 RECORD = HERE / "results" / "networks.json"
-
-
-@dataclass(frozen=True)
-class Parent:
-    """An original."""
-
-    model: str  # As `load_model` takes it.
-    depths: tuple[int, ...]  # Blocks of the stages between stem and head.
-    widths: tuple[int, ...] = (16, 32, 64)  # Channels of these stages.
-    stem: int = 16  # Channels of the stem, which shrinks with the first stage.
-    step: int = 4  # Channels of smaller networks are multiples of it.
-
-
-#: ResNets for CIFAR (He et al. 2016), and two networks of their size.
-PARENTS = {f"resnet{6 * blocks + 2}": Parent(f"resnet{6 * blocks + 2}_cifar10", (blocks,) * 3) for blocks in (3, 5, 9)} | {
-    "mobilenetv2": Parent(f"{HERE / 'parents.py'}:mobilenetv2", (2, 3, 4, 3, 3), (24, 32, 64, 96, 160), stem=32, step=8),
-    "regnetx": Parent(f"{HERE / 'parents.py'}:regnetx", (3, 5, 7), (32, 64, 128), stem=32, step=16),
-}
 PROFILES = ("mi9-release", "pixel6")
 SPEEDS = (1.25, 1.5, 1.8)
 #: Height and width of the images that latency is predicted for, and of those trained on.
@@ -71,15 +51,8 @@ PLANNED: dict[str, dict[str, Any]] = {"branches": {"merge": "always", "alpha": A
 #: Ideas are tried at one speed: branches that lose blocks alone, and, of some originals, changes of the planner's branches.
 TRIED = 1.5
 CHANGED: dict[str, tuple[tuple[str, ...], tuple[float, ...]]] = dict.fromkeys(IDEAS, (("resnet20", "resnet32"), (TRIED,)))
-CHANGED["normalised join"] = ("resnet20", "resnet32", "resnet56"), (1.25, TRIED)
+CHANGED["normalised join"] = tuple(RESNETS), (1.25, TRIED)
 WHOLE_WIDTH = {"min_width": 1.0, "min_depth": 0.1}
-
-
-def module_of(parent: str) -> "nn.Module":
-    """An original, untrained."""
-    from stretch.network.models.load import load_model
-
-    return load_model(PARENTS[parent].model, trust_code=True, weights="none").module
 
 
 @cache
@@ -87,7 +60,7 @@ def graph_of(parent: str, size: int) -> OpGraph:
     """An original as operators, for one image of so many pixels a side."""
     from stretch.network.capture import capture
 
-    return capture(module_of(parent), (1, 3, size, size), parent).graph
+    return capture(PARENTS[parent].make(), (1, 3, size, size), parent).graph
 
 
 def plain(graph: OpGraph, depths: Sequence[int], widths: Sequence[int]) -> BranchDesign:
@@ -151,7 +124,7 @@ class Plain:
             "narrower": narrow,
             "shallower and narrower": self.largest(((halfway, some) for some in widths), ms),
         }
-        return made | ({"pruned": narrow | {"pruned": True}} if parent.model.startswith("resnet") else {})
+        return made | ({"pruned": narrow | {"pruned": True}} if parent in RESNETS.values() else {})
 
 
 def branched(graph: OpGraph, profile: str, ms: float, options: dict[str, Any]) -> PlanResult | None:

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.equal_latency.ideas import IDEAS, change, designed
-from experiments.equal_latency.networks import PARENTS, RECORD, SPEEDS, TRAINED, graph_of, module_of, plain, whole
+from experiments.equal_latency.networks import RECORD, SPEEDS, TRAINED, graph_of, plain, whole
+from experiments.equal_latency.parents import OTHERS, PARENTS, RESNETS
 from experiments.records import Row, read_record
 
 if TYPE_CHECKING:
@@ -34,8 +35,6 @@ SEEDS = (0, 1, 2)
 RESULTS = RECORD.with_name("h200.json")
 #: Plain networks, of which the best counts.
 PLAIN = ("shallower", "narrower", "shallower and narrower")
-RESNETS = [name for name in PARENTS if name.startswith("resnet")]
-OTHERS = [name for name in PARENTS if name not in RESNETS]
 #: Contenders, speeds and originals in the order of importance: of each group all seeds are trained before the next begins.
 ORDER = (
     (("parent", "branches", "shallower"), (1.5, 1.0, 1.25), RESNETS),
@@ -114,7 +113,7 @@ def network(job: Job, out: Path) -> "nn.Module":
     if job.teacher is not None:
         return pruned(job.teacher, tuple(built["widths"]), out)
     if job.built == whole(job.parent):
-        return initialise(module_of(job.parent))
+        return initialise(PARENTS[job.parent].make())
     graph = graph_of(job.parent, TRAINED)
     model = initialise(BranchedModel(graph, plain(graph, **built) if "widths" in built else designed(job.built)))
     return change(model, built["idea"]) if "idea" in built else model
@@ -126,7 +125,7 @@ def pruned(teacher: Job, widths: tuple[int, ...], out: Path) -> "nn.Module":
     import torch_pruning
     from safetensors.torch import load_file
 
-    module: Any = module_of(teacher.parent)
+    module: Any = PARENTS[teacher.parent].make()
     weights = load_file(teacher.file(out, "safetensors"))
     module.load_state_dict({name: value.float() if value.is_floating_point() else value for name, value in weights.items()})
     shares = [1 - width / all_of_it for width, all_of_it in zip(widths, PARENTS[teacher.parent].widths, strict=True)]

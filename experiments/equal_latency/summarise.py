@@ -12,7 +12,8 @@ import numpy as np
 from scipy import stats
 
 from experiments.equal_latency.ideas import IDEAS
-from experiments.equal_latency.networks import PARENTS, PROFILES, RECORD, SPEEDS, TRIED
+from experiments.equal_latency.networks import PROFILES, RECORD, SPEEDS, TRIED
+from experiments.equal_latency.parents import PARENTS
 from experiments.equal_latency.run import PLAIN, RESULTS, SEEDS, Job, recipe_note, recorded
 from experiments.gpu import origin
 from experiments.records import About, Facts, Row, read_record, write_record

@@ -114,7 +114,7 @@ def main() -> None:
             about={"steps": About(columns=columns), "shares": About(rows=predicted)},
             notes=[
                 "The inference of median length.",
-                "Exchange: conversions, joins, and what a subgraph on OpenCL takes beyond its kernels, which is launches and copies.",
+                "Exchange: conversions, joins, and launches and copies of subgraphs on OpenCL, the time beyond their kernels.",
             ],
         )
 

@@ -354,7 +354,8 @@ def compare_with_reference(session: Session, x: Values) -> ReferenceComparison:
         raise StretchError(problem, "write the bundle again with `stretch branch`")
     against, own = manifest.whole, manifest.own
     if own is not None:
-        against += f", {uncompared_note(own)}" if uncompared_note(own) else f" and your file, {own.file}"
+        note = uncompared_note(own)
+        against += f", {note}" if note else f" and your file, {own.file}"
     tolerance = max(allowed_end_to_end(checks, name, precision) for name in expected)
     check = CheckAnswer(against=against, measure=measure, error=worst, tolerance=tolerance, tensors=compared, stored=stored)
     return ReferenceComparison(check, max_error(output, final), unwrap_single(final))

@@ -8,7 +8,8 @@ import pytest
 pytest.importorskip("torch")
 
 from experiments.equal_latency.networks import RECORD, whole
-from experiments.equal_latency.run import OTHERS, RESNETS, SEEDS, Job, claim, jobs_of
+from experiments.equal_latency.parents import OTHERS, RESNETS
+from experiments.equal_latency.run import SEEDS, Job, claim, jobs_of
 from experiments.equal_latency.summarise import difference_row, interval
 from experiments.records import read_record
 
