@@ -38,9 +38,10 @@ PLAIN = ("shallower", "narrower", "shallower and narrower")
 #: Contenders, speeds and originals in the order of importance: of each group all seeds are trained before the next begins.
 ORDER = (
     (("parent", "branches", "shallower"), (1.5, 1.0, 1.25), RESNETS),
+    (("parent", "branches", "shallower"), (1.5, 1.0), OTHERS),
     ((*PLAIN, "stage-wise"), (1.5, 1.25), RESNETS),
+    (("parent", "branches", "shallower"), (1.25,), OTHERS),
     (("normalised join",), (1.5, 1.25), RESNETS),
-    (("parent", "branches", "shallower"), (1.5, 1.0, 1.25), OTHERS),
     (("pruned",), (1.5, 1.25), RESNETS),
     (("branches", "stage-wise", *PLAIN, "pruned"), (1.8,), RESNETS),
     (("whole width", *IDEAS), (1.5,), RESNETS),
