@@ -47,12 +47,12 @@ def facts() -> dict[str, Any]:
 
 
 def read_runs(folder: Path, pattern: str = "*.json") -> list[dict[str, Any]]:
-    """Results of runs in the files of a folder."""
+    """Return the results of runs in the files of a folder."""
     return [json.loads(file.read_text()) for file in sorted(folder.glob(pattern))]
 
 
 def origin(runs: Sequence[Mapping[str, Any]]) -> Origin:
-    """Where and when runs were made, from the facts in their results; missing facts stay unknown.
+    """Return where and when runs were made, from the facts in their results; missing facts stay unknown.
 
     Args:
         runs: One or more results; the first one's machine represents all, the latest date and the highest load.
@@ -67,7 +67,7 @@ def origin(runs: Sequence[Mapping[str, Any]]) -> Origin:
 
 
 def side_by_side(work: Callable[..., Any], jobs: Sequence[tuple[Any, ...]], count: int, seconds: float = math.inf) -> Iterator[Any]:
-    """Results of jobs as they come, each in a process of its own: small networks leave most of a GPU idle.
+    """Yield the results of jobs as they come, each in a process of its own: small networks leave most of a GPU idle.
 
     Args:
         work: Function of a module.
@@ -93,7 +93,7 @@ def _call(work: Callable[..., Any], job: tuple[Any, ...]) -> Any:
 
 
 def device_and_images(data: Path) -> "tuple[torch.device, tuple[ImageSet, ImageSet]]":
-    """The GPU, or the CPU where there is none, and the prepared images on it, for training and for testing."""
+    """Return the GPU, or the CPU where there is none, and the prepared images on it, for training and for testing."""
     import torch
 
     from stretch.train.images import load_arrays

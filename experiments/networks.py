@@ -20,14 +20,14 @@ INPUT = (1, 3, 224, 224)
 
 
 def graph_of(model: str, shape: tuple[int, ...] | None = INPUT) -> OpGraph:
-    """A network as operators, weights left out; at the input size that it is made for if `shape` is None."""
+    """Return a network as operators, weights left out; at the input size that it is made for if `shape` is None."""
     from stretch.stages.network import read_network
 
     return read_network(model, shape, weights="none", fit_statistics=False).graph
 
 
 def largest_difference(bundle: Path, module: Callable[[Any], Any], shape: tuple[int, ...]) -> float:
-    """Difference of the scheduler's output of a bundle from a module's for one random input, at most, relative to the largest output."""
+    """Return the difference of the scheduler's output of a bundle from a module's for one random input, at most, relative to the largest output."""
     import numpy as np
     import torch
 
@@ -42,6 +42,6 @@ def largest_difference(bundle: Path, module: Callable[[Any], Any], shape: tuple[
 
 
 def own_precisions(device: DeviceProfile, processors: str) -> dict[str, Any]:
-    """Options of a request for some processors, names with commas, in the profile's default precisions, int8 among them."""
+    """Return the options of a request for some processors, names with commas, in the profile's default precisions, int8 among them."""
     names = tuple(processors.split(","))
     return {"processors": names, "precision": {name: device.processor(name).default_precision for name in names}}

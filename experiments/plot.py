@@ -93,7 +93,7 @@ PLOTS = (
 
 
 def _head(title: str, height: int) -> list[str]:
-    """The first lines of a picture."""
+    """Return the first lines of a picture."""
     return [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img" '
         'aria-labelledby="title" font-family="sans-serif" font-size="13" fill="#1a1a1a">',
@@ -104,7 +104,7 @@ def _head(title: str, height: int) -> list[str]:
 
 
 def draw(plot: Plot, root: Path = ROOT) -> str:
-    """The picture as SVG.
+    """Return the picture as SVG.
 
     Args:
         plot: Plot to draw.
@@ -146,7 +146,7 @@ def draw(plot: Plot, root: Path = ROOT) -> str:
 
 
 def draw_lines(plot: Lines, root: Path = ROOT) -> str:
-    """The picture as SVG, its values on a logarithmic axis.
+    """Return the picture as SVG, its values on a logarithmic axis.
 
     Args:
         plot: Plot to draw.

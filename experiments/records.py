@@ -87,7 +87,7 @@ class Record(msgspec.Struct, forbid_unknown_fields=True):
     corrected: list[str] = []  # Changes to the file after the run, and their reasons.
 
     def facts(self, table: str, row: str = "", column: str = "") -> Facts:
-        """How a table, or one of its rows, columns or cells, came about.
+        """Return how a table, or one of its rows, columns or cells, came about.
 
         Args:
             table: Name of the table.
@@ -105,7 +105,7 @@ class Record(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def this_machine() -> Machine:
-    """The machine this runs on."""
+    """Return the machine this runs on."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return Machine(processor_name(), len(available_cores()), round(memory, 1), f"{platform.system()} {platform.machine()}")
 
@@ -125,7 +125,7 @@ def this_commit(root: Path = ROOT) -> Commit | None:
 
 
 def now() -> str:
-    """Day and time in UTC, to the second."""
+    """Return the day and time in UTC, to the second."""
     return datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds")
 
 

@@ -29,12 +29,12 @@ MARKER = re.compile(r"`[^`\n]*`|(<!-- /?(?:block|table|value)\b)")
 
 
 def pages() -> list[Path]:
-    """Every page that may show records."""
+    """Return every page that may show records."""
     return sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("experiments/**/*.md")])
 
 
 def render(text: str, where: str, root: Path = ROOT) -> str:
-    """The page with all its blocks filled.
+    """Return the page with all its blocks filled.
 
     Args:
         text: The page.
@@ -52,7 +52,7 @@ def render(text: str, where: str, root: Path = ROOT) -> str:
 
 
 def content(name: str, where: str, root: Path) -> str:
-    """Content of a block.
+    """Return the content of a block.
 
     Args:
         name: ``FILE#TABLE``, or the name of a template.

@@ -44,7 +44,7 @@ class Tables:
         self._named[name] = target
 
     def find(self, name: str) -> tuple[Record, str]:
-        """The record and the name of its table.
+        """Return the record and the name of its table.
 
         Raises:
             StretchError: If there is no such record or table.
@@ -63,7 +63,7 @@ class Tables:
         return record, table
 
     def row(self, name: str, row: str) -> Row:
-        """A row by the value of its first column.
+        """Return a row by the value of its first column.
 
         Raises:
             StretchError: If there is none.
@@ -75,7 +75,7 @@ class Tables:
         return first
 
     def cell(self, row: Row, column: str, decimals: str | None = None) -> str:
-        """One value as it stands on a page, to so many decimals or as `show` has it.
+        """Return one value as it stands on a page, to so many decimals or as `show` has it.
 
         Raises:
             StretchError: If there is no such column.
@@ -87,7 +87,7 @@ class Tables:
 
 
 def fill(template: str, where: str, root: Path) -> str:
-    """A template with all its directives carried out, ending in one line feed.
+    """Return a template with all its directives carried out, ending in one line feed.
 
     Raises:
         StretchError: If it names a record, table, row or column that is not there.
@@ -110,7 +110,7 @@ def fill(template: str, where: str, root: Path) -> str:
 
 
 def value(tables: Tables, words: str, where: str) -> str:
-    """The value ``TABLE/ROW/COLUMN``, TABLE a name given by ``use``."""
+    """Return the value ``TABLE/ROW/COLUMN``, TABLE a name given by ``use``."""
     words, colon, form = words.partition(":.") if re.search(r":\.\d[f%]$", words) else (words, "", "")
     parts = words.split("/", 2)
     if len(parts) != 3:
@@ -121,13 +121,13 @@ def value(tables: Tables, words: str, where: str) -> str:
 
 
 def whole_table(root: Path, name: str, where: str) -> str:
-    """A table with all rows and columns, and below it what its numbers depend on."""
+    """Return a table with all rows and columns, and below it what its numbers depend on."""
     tables = Tables(root, where)
     return f"{chosen_table(tables, name)}\n\n{provenance(*tables.find(name))}\n"
 
 
 def chosen_table(tables: Tables, words: str) -> str:
-    """A table with those rows and columns that a directive names, in its order and with its titles."""
+    """Return a table with those rows and columns that a directive names, in its order and with its titles."""
     name, *lines = words.split("\n")
     options = {key.strip(): text for key, _, text in (line.partition(":") for line in lines)}
     record, table = tables.find(name.strip())
@@ -143,13 +143,13 @@ def chosen_table(tables: Tables, words: str) -> str:
 
 
 def choices(text: str) -> dict[str, str]:
-    """``a = title | b`` as a dictionary; a name without a title is its own."""
+    """Return ``a = title | b`` as a dictionary; a name without a title is its own."""
     pairs = (part.rpartition(" = ") if " = " in part else (part, "", part) for part in text.split("|"))
     return {name.strip(): title.strip() for name, _, title in pairs}
 
 
 def markdown_table(tables: Tables, columns: dict[str, str], rows: list[Row]) -> str:
-    """Rows as a table of Markdown; columns of numbers are set to the right."""
+    """Return the rows as a table of Markdown; columns of numbers are set to the right."""
     numeric = [column in rows[0] and all(isinstance(row[column], int | float) or row[column] is None for row in rows) for column in columns]
 
     def cell(row: Row, column: str) -> str:
@@ -165,7 +165,7 @@ def markdown_table(tables: Tables, columns: dict[str, str], rows: list[Row]) -> 
 
 
 def provenance(record: Record, table: str) -> str:
-    """Conditions of the numbers of a table: source, date, commit, machine, versions, load, runs, and differences within it."""
+    """Return the conditions of the numbers of a table: source, date, commit, machine, versions, load, runs, and differences within it."""
     facts = record.facts(table)
     versions = ", ".join(f"{name} {record.versions[name]}" for name in ("nn-stretch", "onnxruntime", "torch") if name in record.versions)
     parts = [
@@ -191,7 +191,7 @@ def commit(record: Record) -> str:
 
 
 def machine(record: Record) -> str:
-    """Where it ran, as far as that is known."""
+    """Return where it ran, as far as that is known."""
     result = record.machine
     if result is None or record.source in ("predicted", "paper"):
         return ""
@@ -201,14 +201,14 @@ def machine(record: Record) -> str:
 
 
 def how_often(facts: Facts) -> str:
-    """Runs, and whether networks took turns."""
+    """Return the runs, and whether networks took turns."""
     runs = "number of runs not recorded" if facts.runs == "not recorded" else f"{facts.runs} run{'s' if facts.runs != 1 else ''}"
     turns = {True: "interleaved", False: "not interleaved", None: ""}[facts.interleaved]
     return ", ".join(filter(None, (runs if facts.runs is not None else "", turns)))
 
 
 def show(result: Value) -> str:
-    """A value as a table shows it: numbers to three digits."""
+    """Return a value as a table shows it: numbers to three digits."""
     match result:
         case None:
             return "–"

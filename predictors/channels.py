@@ -60,7 +60,7 @@ class Groups:
         return group
 
     def find(self, piece: Piece) -> Piece:
-        """The piece in terms of the group that its own was made part of."""
+        """Return the piece in terms of the group that its own was made part of."""
         group, per = piece
         while self._parent[group] != group:
             per *= self._factor[group]
@@ -68,7 +68,7 @@ class Groups:
         return group, per
 
     def size(self, piece: Piece) -> int:
-        """Channels of a piece."""
+        """Return the channels of a piece."""
         group, per = self.find(piece)
         return self.units[group] * per
 
@@ -121,12 +121,12 @@ ChannelRule = Callable[[Groups, OperatorView, Sequence[Pieces]], Pieces]
 
 
 def new_channels(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces:
-    """Channels of their own: any of them may be left out."""
+    """Return the channels of their own: any of them may be left out."""
     return ((groups.new(width(view.shape)), 1),)
 
 
 def same_channels(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces:
-    """The channels of the first input."""
+    """Return the channels of the first input."""
     return ins[0]
 
 
@@ -138,12 +138,12 @@ def freeze_all(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pie
 
 
 def side_by_side(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces:
-    """The channels of one input behind those of the other."""
+    """Return the channels of one input behind those of the other."""
     return tuple(piece for pieces in ins for piece in pieces)
 
 
 def tied_channels(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces:
-    """Channel i of every input is one with channel i of the others; what has one channel for all keeps it."""
+    """Return the channel i of every input is one with channel i of the others; what has one channel for all keeps it."""
     wide = [pieces for pieces, shape in zip(ins, view.inputs, strict=True) if width(shape) == width(view.shape)]
     for pieces, shape in zip(ins, view.inputs, strict=True):
         if width(shape) != width(view.shape):

@@ -256,7 +256,7 @@ def check_profile(path: Path, parsed: ProfileFile) -> None:
 
 
 def quantities(part: object, path: str = "") -> list[tuple[str, Quantity]]:
-    """Every number of a profile or a part of one, with its place in the file."""
+    """Return every number of a profile or a part of one, with its place in the file."""
     if isinstance(part, Quantity):
         return [(path, part)]
     quantities_by_name: list[tuple[str, Quantity]] = []
@@ -329,7 +329,7 @@ class Processor:
         return round(self.profile.width_slice.value)
 
     def check_precision(self, precision: str | None) -> Precision:
-        """`precision`, or the default where it is None.
+        """Return `precision`, or the default where it is None.
 
         Raises:
             UsageError: If the processor cannot run it.
@@ -397,7 +397,7 @@ class DeviceProfile(ProfileFile, frozen=True, kw_only=True, dict=True):
         return tuple(names)
 
     def processor(self, name: str) -> Processor:
-        """The processor called `name`, such as ``cpu`` or ``cpu[1large]``.
+        """Return the processor called `name`, such as ``cpu`` or ``cpu[1large]``.
 
         Raises:
             UnknownNameError: If the device has none of that name.
@@ -425,7 +425,7 @@ class DeviceProfile(ProfileFile, frozen=True, kw_only=True, dict=True):
         return {}
 
     def slowdown(self, name: str, others: Iterable[str]) -> SlowdownFactors:
-        """Factors on the times of a processor while some others compute: the products of those by each, as measured on chips with three.
+        """Return the factors on the times of a processor while some others compute: the products of those by each, as measured on chips with three.
 
         Args:
             name: Of the processor, with or without core set.
@@ -439,7 +439,7 @@ class DeviceProfile(ProfileFile, frozen=True, kw_only=True, dict=True):
         )
 
     def feeder(self, name: str) -> float:
-        """Share of the CPU that the thread takes which feeds a processor while it computes; 0 where its profile states none.
+        """Return the share of the CPU that the thread takes which feeds a processor while it computes; 0 where its profile states none.
 
         Args:
             name: Of the processor, such as ``gpu``.
@@ -486,7 +486,7 @@ class DeviceProfile(ProfileFile, frozen=True, kw_only=True, dict=True):
 
 
 def _by_core_set(values: Mapping[tuple[str, str, str], T]) -> dict[tuple[str, str], dict[str, T]]:
-    """Facts of each core set, by precision."""
+    """Return the facts of each core set, by precision."""
     by_core_set: dict[tuple[str, str], dict[str, T]] = {}
     for (processor, core_set, precision), value in values.items():
         by_core_set.setdefault((processor, core_set), {})[precision] = value
@@ -494,17 +494,17 @@ def _by_core_set(values: Mapping[tuple[str, str, str], T]) -> dict[tuple[str, st
 
 
 def list_devices() -> list[str]:
-    """Ids of the profiles that ship with nn-stretch, sorted."""
+    """Return the ids of the profiles that ship with nn-stretch, sorted."""
     return sorted(path.stem for path in PROFILE_FOLDER.glob("*.toml"))
 
 
 def is_pattern(name: str) -> bool:
-    """Whether a name is a wildcard pattern."""
+    """Return whether a name is a wildcard pattern."""
     return any(sign in name for sign in "*?[") and not Path(name).exists()
 
 
 def load_devices(names: str) -> "list[DeviceProfile]":
-    """The profiles of ids, names of devices, files and wildcard patterns, separated by commas, each once.
+    """Return the profiles of ids, names of devices, files and wildcard patterns, separated by commas, each once.
 
     Raises:
         UsageError: If one of them is empty.
@@ -558,18 +558,18 @@ def find_device(name: str) -> str:
 
 
 def _profile_names(path: Path) -> list[str]:
-    """Names of a shipped profile in addition to its id."""
+    """Return the names of a shipped profile in addition to its id."""
     profile = read_toml(path, "device profile")
     return [profile["name"], *profile.get("aliases", ())]
 
 
 def _normalise(name: str) -> str:
-    """A name without case and punctuation."""
+    """Return a name without case and punctuation."""
     return re.sub(r"[\W_]", "", name.casefold())
 
 
 def profile_path(device: str | Path) -> Path:
-    """File of a profile that is named as `load_device` takes it, whether or not it is there.
+    """Return the file of a profile that is named as `load_device` takes it, whether or not it is there.
 
     Raises:
         UnknownNameError: If a name is of no shipped profile, or of several.

@@ -33,7 +33,7 @@ class EnergyModel:
         self._device = device
 
     def mj(self, processor: str, ms: float) -> float | None:
-        """Energy that a processor takes to compute for some time, mJ; None if its profile states no power.
+        """Return the energy that a processor takes to compute for some time, mJ; None if its profile states no power.
 
         The power of the rest of the device is not counted.
 
@@ -44,7 +44,7 @@ class EnergyModel:
         return None if power is None else power.value * ms
 
     def plan_mj(self, busy: Mapping[str, float], makespan_ms: float) -> float | None:
-        """Energy of a run on several processors, mJ: of each while it computes, and while it waits or idles where that power is known.
+        """Return the energy of a run on several processors, mJ: of each while it computes, and while it waits or idles where that power is known.
 
         Args:
             busy: How long each processor computes, ms by name.

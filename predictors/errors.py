@@ -21,7 +21,7 @@ def install_line(*extras: str) -> str:
 
 
 def install_command(*extras: str) -> str:
-    """The command alone, to be given in a checkout."""
+    """Return the command alone, to be given in a checkout."""
     return f'pip install ".[{",".join(extras)}]"' if extras else "pip install ."
 
 
@@ -63,7 +63,7 @@ class UnknownNameError(StretchError):
 
     @classmethod
     def among(cls, noun: str, name: str, known: Iterable[str]) -> "UnknownNameError":
-        """Error for `name`, hinting at the closest of the `known` names.
+        """Return the error for `name`, hinting at the closest of the `known` names.
 
         Args:
             noun: Kind of thing, such as ``device``.
@@ -113,7 +113,7 @@ class MissingBackendError(StretchError):
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of another library's error message, or the name of its type if the message is empty."""
+    """Return the first line of another library's error message, or the name of its type if the message is empty."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 

@@ -24,7 +24,7 @@ class Fault:
 
 
 def find_fault(raw: Any, kind: Any, where: str = "") -> Fault | None:
-    """The first place where decoded tables differ from a schema.
+    """Return the first place where decoded tables differ from a schema.
 
     Args:
         kind: Expected type: a `msgspec.Struct`, a dictionary or tuple of such, or a plain type.
@@ -45,7 +45,7 @@ def find_fault(raw: Any, kind: Any, where: str = "") -> Fault | None:
 
 
 def nearest(name: str, known: Iterable[str], prefix: str = "") -> str | None:
-    """``did you mean `x`?`` for the known name that is nearest, or None if none is near."""
+    """Return ``did you mean `x`?`` for the known name that is nearest, or None if none is near."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"did you mean `{prefix}{close[0]}`?" if close else None
 
@@ -85,7 +85,7 @@ def _in_value(raw: Any, kind: Any, where: str) -> Fault | None:
 
 
 def _non_optional(kind: Any) -> Any:
-    """The type of an optional value that is not None."""
+    """Return the type of an optional value that is not None."""
     if get_origin(kind) in (Union, types.UnionType):
         rest = [arg for arg in get_args(kind) if arg is not type(None)]
         return rest[0] if len(rest) == 1 else kind

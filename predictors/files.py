@@ -29,7 +29,7 @@ _DESCRIPTOR = re.compile(r"/proc/\d+/fd/\d+")
 
 
 def cache_folder(name: str) -> Path:
-    """``$XDG_CACHE_HOME/nn-stretch/NAME``, below ``~/.cache`` by default."""
+    """Return ``$XDG_CACHE_HOME/nn-stretch/NAME``, below ``~/.cache`` by default."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "nn-stretch" / name
 
@@ -52,7 +52,7 @@ def open_regular(path: Path) -> BufferedReader:
 
 
 def read_bytes(path: Path, noun: str, limit: int, hint: str | None = None) -> bytes:
-    """The content of a regular file.
+    """Return the content of a regular file.
 
     Args:
         noun: Noun for the file in messages, such as ``design``.
@@ -86,7 +86,7 @@ def write_whole(path: Path, content: bytes, noun: str, hint: str | None = None) 
 
 
 def read_toml(path: Path, noun: str, hint: str | None = None) -> dict[str, Any]:
-    """A TOML file as a dictionary whose numbers are finite and fit into 64 bits.
+    """Return a TOML file as a dictionary whose numbers are finite and fit into 64 bits.
 
     Args:
         noun: Noun for the file in messages, such as ``design``.
@@ -133,7 +133,7 @@ def toml_problems(raw: dict[str, Any]) -> Iterator[str]:
 
 
 def readable(text: str) -> str:
-    """The text with the names of files and folders in place of paths through a descriptor of a process."""
+    """Return the text with the names of files and folders in place of paths through a descriptor of a process."""
 
     def name(match: re.Match[str]) -> str:
         try:

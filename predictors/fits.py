@@ -209,12 +209,12 @@ class PriorFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def prior_path(profile: Path) -> Path:
-    """Where the priors of a profile are, whether or not there are any."""
+    """Return where the priors of a profile are, whether or not there are any."""
     return profile.with_name(f"{profile.stem}.prior.json")
 
 
 def fit_path(profile: Path) -> Path:
-    """Where the fits of a profile are, whether or not there are any."""
+    """Return where the fits of a profile are, whether or not there are any."""
     return profile.with_name(f"{profile.stem}.fit.json")
 
 

@@ -70,7 +70,7 @@ def recognise(graph: OpGraph, idioms: Collection[str]) -> RecognisedGraph:
 
 
 def _idiom(graph: OpGraph, start: Op, idioms: Collection[str]) -> tuple[Op, ...]:
-    """The operators of the idiom that begins with `start`; empty if none does."""
+    """Return the operators of the idiom that begins with `start`; empty if none does."""
     if start.kind != "add_scalar" or start.attrs["value"] != 3:
         return ()
     clamp = _reader(graph, start)
@@ -86,7 +86,7 @@ def _idiom(graph: OpGraph, start: Op, idioms: Collection[str]) -> tuple[Op, ...]
 
 
 def _reader(graph: OpGraph, op: Op) -> Op | None:
-    """The only operator that reads another; None if there are more or it is a result of the graph."""
+    """Return the only operator that reads another; None if there are more or it is a result of the graph."""
     readers = graph.consumers[op.name]
     return graph.by_name[readers[0]] if len(readers) == 1 and op.name not in graph.outputs else None
 
@@ -128,7 +128,7 @@ class Implementation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     min_tiles: int = 1  # Fewest of such tiles.
 
     def applies_to(self, work: KernelWork, shape: Shape) -> bool:
-        """Whether the backend chooses it.
+        """Return whether the backend chooses it.
 
         Args:
             shape: Its result, batch and channels first.
@@ -170,7 +170,7 @@ class FusionRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _with_trait(trait: str) -> list[str]:
-    """Kinds that have a trait (`predictors.kinds`)."""
+    """Return the kinds that have a trait (`predictors.kinds`)."""
     return [name for name in kinds if trait in kind_of(name).traits]
 
 
@@ -202,7 +202,7 @@ class Kernel(NamedTuple):
 
 @cache
 def load_rules(backend: str) -> FusionRules:
-    """The fusion rules of a backend."""
+    """Return the fusion rules of a backend."""
     rule_names = [path.stem for path in RULE_FOLDER.glob("*.toml")]
     if backend not in rule_names:
         raise UnknownNameError.among("backend", backend, rule_names)
@@ -244,7 +244,7 @@ class Fuser:
             self._chains.update(dict.fromkeys(rules.kinds(rule.start), (steps, links)))
 
     def fuse(self, graph: OpGraph) -> list[Kernel]:
-        """Kernels of `graph`, in an order in which they can run."""
+        """Return the kernels of `graph`, in an order in which they can run."""
         recognised = recognise(graph, self.rules.idioms)
         done: set[str] = set()
         kernels = []
@@ -288,11 +288,11 @@ class Fuser:
         return True
 
     def _is_unsupported(self, graph: OpGraph, op: Op) -> bool:
-        """Whether the processor does not compute an operator."""
+        """Return whether the processor does not compute an operator."""
         return op.kind in self._lacking or (GROUPED in self._lacking and is_grouped(graph, op))
 
     def _ready(self, graph: OpGraph, op: Op, done: set[str]) -> bool:
-        """Whether all inputs of an operator are computed, without the free operators before them."""
+        """Return whether all inputs of an operator are computed, without the free operators before them."""
         for name in op.inputs:
             source = graph.by_name[name]
             while source.name not in done and source.kind in self._free and len(source.inputs) == 1:
@@ -302,7 +302,7 @@ class Fuser:
         return True
 
     def _only_reader(self, graph: OpGraph, op: Op) -> list[Op]:
-        """The one operator that reads `op`, after the free ones on the way; empty if there are more."""
+        """Return the one operator that reads `op`, after the free ones on the way; empty if there are more."""
         path: list[Op] = []
         while op.name not in graph.outputs:
             readers = graph.consumers[op.name]
@@ -316,12 +316,12 @@ class Fuser:
 
 
 def fuse(graph: OpGraph, backend: str) -> list[Kernel]:
-    """Kernels that `backend` launches for `graph`."""
+    """Return the kernels that `backend` launches for `graph`."""
     return Fuser(load_rules(backend)).fuse(graph)
 
 
 def _copy(recognised: RecognisedGraph, op: Op, parts: Sequence[str]) -> Kernel:
-    """The kernel that copies some of the tensors which `op` puts side by side."""
+    """Return the kernel that copies some of the tensors which `op` puts side by side."""
     moved = sum(prod(recognised.graph.by_name[name].shape) for name in parts)
     work = recognised.graph.op_facts(op).work
     return Kernel(op.name, recognised.names(op.name), KernelCost(*work[:-1], moved, moved, 0, work.stride, op.kind), 0)

@@ -68,7 +68,7 @@ class OpGraph:
 
     @classmethod
     def build(cls, name: str, ops: Iterable[Op], outputs: str | Iterable[str]) -> "OpGraph":
-        """A graph whose shapes are inferred from its input operators.
+        """Return a graph whose shapes are inferred from its input operators.
 
         Args:
             ops: Operators in topological order; at least one of kind ``input``.
@@ -154,15 +154,15 @@ class OpGraph:
         return [self.by_name[name].shape for name in op.inputs]
 
     def op_macs(self, op: Op) -> int:
-        """Multiply-accumulates of one operator at the graph's batch size."""
+        """Return the multiply-accumulates of one operator at the graph's batch size."""
         return kind_of(op.kind).macs(self.input_shapes(op), op.attrs, op.shape)
 
     def op_weights(self, op: Op) -> dict[str, Shape]:
-        """Shape of each weight of one operator, by name (``weight``, ``bias``, ``running_mean`` …)."""
+        """Return the shape of each weight of one operator, by name (``weight``, ``bias``, ``running_mean`` …)."""
         return kind_of(op.kind).weights(self.input_shapes(op), op.attrs)
 
     def op_facts(self, op: Op) -> OperatorFacts:
-        """Facts of one operator; equal operators share them."""
+        """Return the facts of one operator; equal operators share them."""
         facts = self._facts.get(op.name)
         if facts is None:
             shapes = self.input_shapes(op)
@@ -203,12 +203,12 @@ class OpGraph:
         return sum(self.op_facts(op).params for op in self.ops)
 
     def to_json(self) -> bytes:
-        """The graph as JSON."""
+        """Return the graph as JSON."""
         return msgspec.json.encode(self)
 
     @classmethod
     def from_json(cls, text: bytes | str) -> "OpGraph":
-        """The graph written by `to_json`, checked."""
+        """Return the graph written by `to_json`, checked."""
         try:
             raw = msgspec.json.decode(text, type=OpGraph)
         except msgspec.MsgspecError as error:
@@ -230,7 +230,7 @@ class SharedWeight(NamedTuple):
 
 
 def shared_weights(graphs: Iterable[OpGraph]) -> list[SharedWeight]:
-    """The weights that operators share (`SHARED`): none that two operators have in other shapes, or one operator twice."""
+    """Return the weights that operators share (`SHARED`): none that two operators have in other shapes, or one operator twice."""
     roots: dict[str, list[tuple[str, str, Shape]]] = {}
     for graph in graphs:
         for op in graph.ops:
@@ -256,5 +256,5 @@ def _facts(op: Op, shapes: Sequence[Shape]) -> OperatorFacts:
 
 
 def unique_name(preferred: str, taken: Callable[[str], bool]) -> str:
-    """The name, with a number where it is taken already."""
+    """Return the name, with a number where it is taken already."""
     return next(name for name in chain([preferred], (f"{preferred}_{i}" for i in count(1))) if not taken(name))

@@ -10,15 +10,15 @@ HOST = "cpu"
 
 
 def kind_of(processor: str) -> str:
-    """The kind of a processor: ``gpu`` of ``gpu[1]``."""
+    """Return the kind of a processor: ``gpu`` of ``gpu[1]``."""
     return processor.partition("[")[0]
 
 
 def is_host(processor: str) -> bool:
-    """Whether a processor is the host: cores of a CPU."""
+    """Return whether a processor is the host: cores of a CPU."""
     return kind_of(processor) == HOST
 
 
 def host_among(processors: Iterable[str]) -> str | None:
-    """The first of some processors that is the host; None if none is."""
+    """Return the first of some processors that is the host; None if none is."""
     return next((name for name in processors if is_host(name)), None)

@@ -20,7 +20,7 @@ class TensorPlacement(NamedTuple):
 def tensor_placements(
     producers: Iterable[tuple[str, Sequence[str]]], channels: Mapping[str, int], written: Collection[str], lanes: int
 ) -> dict[str, TensorPlacement]:
-    """Tensors that their kernels write directly into a larger tensor.
+    """Return the tensors that their kernels write directly into a larger tensor.
 
     A kernel writes its result nowhere else: of several tensors that it is a part of, the last has it. In a dense block the last one
     contains all others, which then lie in it (`lies_in`).
@@ -73,7 +73,7 @@ def copied_parts(graph: OpGraph, placed: Collection[str], unwritten: Collection[
 
 
 def is_view(op: Op, viewed: Collection[str], lanes: int) -> bool:
-    """Whether an operator takes a range of channels that begins with a block, so that it is read where it lies.
+    """Return whether an operator takes a range of channels that begins with a block, so that it is read where it lies.
 
     Args:
         viewed: Kinds that take ranges of channels.

@@ -61,11 +61,11 @@ class Meeting:
     axes: Mapping[str, int] = field(default_factory=lambda: {"NCHW": 1, "NC": 1, "NHWC": -1})
 
     def axis(self, layout: str, rank: int) -> int:
-        """Axis along which tensors of a layout are joined, counted from the first."""
+        """Return the axis along which tensors of a layout are joined, counted from the first."""
         return self.axes[layout] % rank
 
     def copies(self, layout: str) -> bool:
-        """Whether the parts of one image have to be copied to lie in the joined tensor as one piece each."""
+        """Return whether the parts of one image have to be copied to lie in the joined tensor as one piece each."""
         return not self.in_place or self.axes.get(layout, 0) != 1
 
 
@@ -102,14 +102,14 @@ ROWS = {"NCHW": 2, "NHWC": 1}
 
 
 def combine(parts: Sequence[Any], axis: int, out: Any) -> Any:
-    """Concatenate arrays along an axis, for a `Meeting` that concatenates."""
+    """Return the concatenate arrays along an axis, for a `Meeting` that concatenates."""
     import numpy as np
 
     return np.concatenate(parts, axis=axis, out=out)
 
 
 def misfit(inputs: Sequence[Shape], output: Shape, axis: int, noun: str) -> str | None:
-    """Why tensors do not lie one after the other in another along an axis, as what follows "join `name`"; None if they do.
+    """Return why tensors do not lie one after the other in another along an axis, as what follows "join `name`"; None if they do.
 
     Args:
         noun: Noun for the counted things, such as ``rows``.

@@ -19,7 +19,7 @@ join_of = joins.get
 
 
 def joins_that(holds: Callable[[Join], bool]) -> tuple[str, ...]:
-    """Names of the joins of several branches that satisfy a condition, sorted."""
+    """Return the names of the joins of several branches that satisfy a condition, sorted."""
     return tuple(name for name in joins if joins.get(name).meets is not None and holds(joins.get(name)))
 
 

@@ -28,7 +28,7 @@ class KernelWork(NamedTuple):
 
 
 def per_channel(kind: str) -> "WorkRule":
-    """A kernel of this kind that does a step for each element of its result."""
+    """Return a kernel of this kind that does a step for each element of its result."""
 
     def work(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> KernelWork:
         return KernelWork(kind, 1, 1, width(out), 1, pixels(out))
@@ -37,7 +37,7 @@ def per_channel(kind: str) -> "WorkRule":
 
 
 def same_shape(ins: Sequence[Shape], attrs: Attrs) -> Shape:
-    """The shape of the first input."""
+    """Return the shape of the first input."""
     return ins[0]
 
 

@@ -43,7 +43,7 @@ class LinkModel:
         self._fixed: dict[tuple[str, str | None], tuple[float, float]] = {}
 
     def ms(self, source: str, target: str, elements: int, precision: str) -> float:
-        """Time to make a tensor of `source` readable by `target`, ms.
+        """Return the time to make a tensor of `source` readable by `target`, ms.
 
         Args:
             source: Processor that holds the tensor, with or without core set.
@@ -72,7 +72,7 @@ class LinkModel:
         return ms_by_link
 
     def _fixed_parts(self, processor: str, precision: str | None) -> tuple[float, float]:
-        """Fixed time to hand a tensor to a processor, and to take one back, ms: together no less than the constant of an inference."""
+        """Return the fixed time to hand a tensor to a processor, and to take one back, ms: together no less than the constant of an inference."""
         key = processor, precision
         if key not in self._fixed:
             on, link = self._device.processor(processor), self._device.links[kind_of(processor)]
@@ -100,14 +100,14 @@ class KernelsTime(NamedTuple):
 
     @classmethod
     def of(cls, time: KernelTime) -> "KernelsTime":
-        """The time of one."""
+        """Return the time of one."""
         work, varying = time.compute_ms + time.memory_ms, max(0.0, time.ms - time.launch_ms)
         memory = time.memory_ms / work if work else 0.0
         return cls(time.ms, varying * (1 - memory), varying * memory)
 
     @classmethod
     def total(cls, times: "Iterable[KernelsTime]") -> "KernelsTime":
-        """The time of all."""
+        """Return the time of all."""
         return cls(*(sum(column) for column in zip((0.0, 0.0, 0.0), *times, strict=True)))
 
     @property
@@ -116,7 +116,7 @@ class KernelsTime(NamedTuple):
         return Shares(self.arithmetic_ms / self.ms, self.memory_ms / self.ms) if self.ms else Shares()
 
     def slowed(self, slowing: SlowdownFactors) -> float:
-        """The time while others compute; of arrays of times an array."""
+        """Return the time while others compute; of arrays of times an array."""
         return self.ms + (slowing.arithmetic - 1) * self.arithmetic_ms + (slowing.memory - 1) * self.memory_ms
 
 
@@ -196,7 +196,7 @@ class LatencyPredictor:
         self._known: dict[tuple[str, str | None], tuple[dict[KernelCost, KernelsTime], dict[KernelCost, KernelsTime]]] = {}
 
     def predict(self, graph: OpGraph, processor: str, precision: str | None = None) -> Estimate:
-        """Latency of `graph` alone on `processor`, its input and output in the host's memory.
+        """Return the latency of `graph` alone on `processor`, its input and output in the host's memory.
 
         Args:
             processor: Such as ``gpu`` or ``cpu[1large]``.
@@ -241,7 +241,7 @@ class LatencyPredictor:
         )
 
     def kernels(self, graph: OpGraph, processor: str, rewrites: Sequence[str] = ()) -> list[Kernel]:
-        """Kernels the processor's backend launches for `graph`, named after operators of `graph`, which keeps them.
+        """Return the kernels the processor's backend launches for `graph`, named after operators of `graph`, which keeps them.
 
         Args:
             rewrites: Exact rewrites that `graph` has in addition to those of the processor's runtime.
@@ -257,11 +257,11 @@ class LatencyPredictor:
         return kernels_by_rules[key]
 
     def kernels_time(self, kernels: Sequence[Kernel], processor: str, precision: str | None = None) -> KernelsTime:
-        """Time of kernels that `kernels` gave, one after the other."""
+        """Return the time of kernels that `kernels` gave, one after the other."""
         return KernelsTime.total(self.kernels_times(kernels, processor, precision))
 
     def kernels_times(self, kernels: Sequence[Kernel], processor: str, precision: str | None = None) -> list[KernelsTime]:
-        """Time of each of the kernels.
+        """Return the time of each of the kernels.
 
         Kernels that are new are timed together, and a call with many takes
         little longer than one with few.
@@ -275,11 +275,11 @@ class LatencyPredictor:
         return [time or cached[kernel.elsewhere][kernel.cost] for kernel, time in zip(kernels, values, strict=True)]
 
     def kernel_ms(self, kernel: Kernel, processor: str, precision: str | None = None) -> float:
-        """Time of one kernel, ms."""
+        """Return the time of one kernel, ms."""
         return self._times([kernel], processor, precision)[0].ms
 
     def _times(self, kernels: Sequence[Kernel], processor: str, precision: str | None) -> list[KernelTime]:
-        """Time of each kernel; one that the CPU computes waits for its tensors, there and back."""
+        """Return the time of each kernel; one that the CPU computes waits for its tensors, there and back."""
         times = self._model(processor, precision).times([kernel.cost for kernel in kernels])
         elsewhere = [i for i, kernel in enumerate(kernels) if kernel.elsewhere]
         if not elsewhere:
@@ -295,7 +295,7 @@ class LatencyPredictor:
         return times
 
     def join_ms(self, kind: str, shape: tuple[int, ...], branches: int, host: str, precision: str | None = None) -> float:
-        """Time in which the host joins branch outputs, ms.
+        """Return the time in which the host joins branch outputs, ms.
 
         Outputs that lie in the joined tensor as one piece each cost nothing, for each
         branch writes its own: channels where they are the slowest axis, bands of rows
@@ -313,7 +313,7 @@ class LatencyPredictor:
         return self.kernel_ms(Kernel("join", ("join",), cost, 0), host, precision)
 
     def _model(self, processor: str, precision: str | None) -> KernelModel:
-        """The model of kernels' times: a fit where there is one, else the roofline."""
+        """Return the model of kernels' times: a fit where there is one, else the roofline."""
         key = (processor, precision)
         cached = self._models.get(key)
         if cached is None:
@@ -331,19 +331,19 @@ class LatencyPredictor:
         return FittedModel(fit, processor)
 
     def _related(self, prior: Prior, processor: Processor) -> KernelModel:
-        """The model of an unmeasured processor."""
+        """Return the model of an unmeasured processor."""
         from predictors.models.related import RelatedModel
 
         return RelatedModel.of(prior, processor)
 
 
 def io_elements(graph: OpGraph) -> tuple[list[int], list[int]]:
-    """Elements of each input and of each output of a network."""
+    """Return the elements of each input and of each output of a network."""
     return [prod(op.shape) for op in graph.inputs], [prod(graph.by_name[name].shape) for name in graph.outputs]
 
 
 def _launched_kernels(graph: OpGraph, fuser: Fuser, rewrites: Sequence[str]) -> list[Kernel]:
-    """Kernels of a graph after exact rewrites; a kernel that computes a part of an operator has the operator's name."""
+    """Return the kernels of a graph after exact rewrites; a kernel that computes a part of an operator has the operator's name."""
     built = apply_exact_rewrites(graph, rewrites)[0]
     kernels = fuser.fuse(built)
     if built is graph:

@@ -36,21 +36,21 @@ class Registry(Generic[T]):
         return add
 
     def get(self, name: str) -> T:
-        """The object called `name`."""
+        """Return the object called `name`."""
         if name not in self._items:
             raise UnknownNameError.among(self.noun, name, self._items)
         return self._items[name]
 
     def names(self) -> list[str]:
-        """All names, sorted."""
+        """Return all names, sorted."""
         return sorted(self._items)
 
     def __contains__(self, name: object) -> bool:
-        """Whether something is registered under `name`."""
+        """Return whether something is registered under `name`."""
         return name in self._items
 
     def __iter__(self) -> Iterator[str]:
-        """The names, sorted."""
+        """Yield the names, sorted."""
         return iter(self.names())
 
 

@@ -25,7 +25,7 @@ exact: Registry[Rewrite] = Registry("exact rewrite")
 
 
 def apply_rewrites(graph: OpGraph, names: Sequence[str]) -> tuple[OpGraph, tuple[str, ...]]:
-    """A graph after some rewrites, one after the other.
+    """Return a graph after some rewrites, one after the other.
 
     Args:
         names: Such as ``silu=relu6``.
@@ -51,7 +51,7 @@ def inexact_rewrites(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def apply_exact_rewrites(graph: OpGraph, names: Sequence[str]) -> tuple[OpGraph, tuple[str, ...]]:
-    """A graph after the exact ones of some rewrites, and those of them that changed something; the graph keeps the answer."""
+    """Return a graph after the exact ones of some rewrites, and those of them that changed something; the graph keeps the answer."""
     key = tuple(dict.fromkeys(name for name in names if name in exact))
     cached: dict[tuple[str, ...], tuple[OpGraph, tuple[str, ...]]] = vars(graph).setdefault("_laid_out", {})
     if key not in cached:
@@ -95,7 +95,7 @@ HALF_RESOLUTION, HALF_WIDTH = "resolution=half", 2.0
 
 @rewrites.register(HALF_RESOLUTION)
 def halve(graph: OpGraph) -> OpGraph:
-    """The graph that reads means of 2×2 pixels; the same graph where its result has rows, or an operator needs their number."""
+    """Return the graph that reads means of 2×2 pixels; the same graph where its result has rows, or an operator needs their number."""
     arriving, result = graph.input, graph.by_name[graph.output].shape
     if len(arriving.shape) != 4 or min(arriving.shape[2:]) < 2 or prod(result[2:]) > 1:
         return graph
@@ -130,7 +130,7 @@ PART = "part"
 
 
 def is_grouped(graph: OpGraph, op: Op) -> bool:
-    """Whether an operator is a grouped convolution that is not depthwise."""
+    """Return whether an operator is a grouped convolution that is not depthwise."""
     return op.kind == "conv" and integer(op.attrs, "groups") > 1 and graph.op_facts(op).work.kind == "grouped"
 
 
@@ -142,7 +142,7 @@ def owner_of(op: Op) -> str:
 @rewrites.register(f"{GROUPED}=parts")
 @exact.register(f"{GROUPED}=parts")
 def split_grouped(graph: OpGraph) -> OpGraph:
-    """The graph whose grouped convolutions are slices, ordinary convolutions and a concat; those of over `MOST_PARTS` groups stay."""
+    """Return the graph whose grouped convolutions are slices, ordinary convolutions and a concat; those of over `MOST_PARTS` groups stay."""
     placed: dict[str, list[Op]] = {}
     removed: set[str] = set()
     for op in graph.ops:
@@ -159,7 +159,7 @@ def split_grouped(graph: OpGraph) -> OpGraph:
 
 
 def _chain(graph: OpGraph, conv: Op) -> list[Op]:
-    """A convolution, the batch norm that alone reads it, and the activation that alone reads that."""
+    """Return a convolution, the batch norm that alone reads it, and the activation that alone reads that."""
     chain = [conv]
     for fits in (lambda op: op.kind == "batch_norm", lambda op: kind_of(op.kind).weightless and kind_of(op.kind).elementwise):
         readers = graph.consumers[chain[-1].name]
@@ -171,7 +171,7 @@ def _chain(graph: OpGraph, conv: Op) -> list[Op]:
 
 
 def _parts(graph: OpGraph, chain: Sequence[Op]) -> list[Op]:
-    """Operators that replace a convolution and the operators of its chain; the last has the name and the result of the chain's last."""
+    """Return the operators that replace a convolution and the operators of its chain; the last has the name and the result of the chain's last."""
     conv = chain[0]
     groups = integer(conv.attrs, "groups")
     (source,) = conv.inputs
@@ -202,7 +202,7 @@ _GATES = frozenset({"sigmoid", "hard_sigmoid"})
 
 @rewrites.register("squeeze_excite=none")
 def remove(graph: OpGraph) -> OpGraph:
-    """The graph without factors of channels that are computed from the mean of the channels."""
+    """Return the graph without factors of channels that are computed from the mean of the channels."""
     removed: set[str] = set()
     passed: dict[str, str] = {}
     for op in graph.ops:
@@ -224,7 +224,7 @@ def remove(graph: OpGraph) -> OpGraph:
 
 
 def _gate_chain(graph: OpGraph, image: str, gate: str, reader: str) -> set[str]:
-    """Operators from the mean of an image to its gate, which nothing else reads; empty if it is none."""
+    """Return the operators from the mean of an image to its gate, which nothing else reads; empty if it is none."""
     names: set[str] = set()
     op: Op = graph.by_name[gate]
     if op.kind not in _GATES:

@@ -19,7 +19,7 @@ class Rows:
     stop: int
 
     def __len__(self) -> int:
-        """How many."""
+        """Return how many."""
         return self.stop - self.start
 
 
@@ -37,23 +37,23 @@ RowRule = Callable[[Sequence[Shape], Attrs, Rows], Band]
 
 
 def height(shape: Shape) -> int:
-    """Rows of a tensor; one without height has one."""
+    """Return the rows of a tensor; one without height has one."""
     return shape[2] if len(shape) == 4 else 1
 
 
 def all_rows(ins: Sequence[Shape], attrs: Attrs, rows: Rows) -> Band:
-    """Rows are mixed: everything is read and computed."""
+    """Return the rows are mixed: everything is read and computed."""
     return Band(tuple(Rows(0, height(shape)) for shape in ins), attrs, rows.start)
 
 
 def same_rows(ins: Sequence[Shape], attrs: Attrs, rows: Rows) -> Band:
-    """Row i reads row i of each input, or the only row of one that is broadcast."""
+    """Return the row i reads row i of each input, or the only row of one that is broadcast."""
     tallest = max(map(height, ins), default=1)
     return Band(tuple(rows if height(shape) == tallest else Rows(0, height(shape)) for shape in ins), attrs)
 
 
 def window_rows(ins: Sequence[Shape], attrs: Attrs, rows: Rows) -> Band:
-    """A window of ``kernel`` rows that moves by ``stride``, over an image with ``padding``.
+    """Return a window of ``kernel`` rows that moves by ``stride``, over an image with ``padding``.
 
     A band of windows that `ceil_mode` cuts short at the last row begins with earlier windows, which are skipped:
     runtimes refuse an input that is smaller than the window.
@@ -80,7 +80,7 @@ def padded_rows(ins: Sequence[Shape], attrs: Attrs, rows: Rows) -> Band:
 
 
 def enlarged_rows(ins: Sequence[Shape], attrs: Attrs, rows: Rows) -> Band:
-    """Row i reads row ⌊i / scale⌋; of the first one all copies are made."""
+    """Return the row i reads row ⌊i / scale⌋; of the first one all copies are made."""
     scale = ints(attrs, "scale")[0]
     start = rows.start // scale
     return Band((Rows(start, -(-rows.stop // scale)),), attrs, rows.start - start * scale)

@@ -11,7 +11,7 @@ Attrs = Mapping[str, Attr]
 
 
 def ints(attrs: Attrs, key: str) -> tuple[int, ...]:
-    """The tuple of ints `attrs[key]`; raises TypeError if it is something else."""
+    """Return the tuple of ints `attrs[key]`; raises TypeError if it is something else."""
     value = attrs[key]
     if not isinstance(value, tuple):
         raise TypeError(f"`{key}` is {value!r}, not a list of numbers")
@@ -19,7 +19,7 @@ def ints(attrs: Attrs, key: str) -> tuple[int, ...]:
 
 
 def integer(attrs: Attrs, key: str, default: int | None = None) -> int:
-    """The int `attrs[key]`; raises TypeError if it is something else."""
+    """Return the int `attrs[key]`; raises TypeError if it is something else."""
     value = attrs.get(key, default) if default is not None else attrs[key]
     if not isinstance(value, int):
         raise TypeError(f"`{key}` is {value!r}, not a whole number")
@@ -27,7 +27,7 @@ def integer(attrs: Attrs, key: str, default: int | None = None) -> int:
 
 
 def number(attrs: Attrs, key: str) -> float:
-    """The float `attrs[key]`; raises TypeError if it is something else."""
+    """Return the float `attrs[key]`; raises TypeError if it is something else."""
     value = attrs[key]
     if not isinstance(value, int | float):
         raise TypeError(f"`{key}` is {value!r}, not a number")
@@ -35,14 +35,14 @@ def number(attrs: Attrs, key: str) -> float:
 
 
 def rank4(shape: Shape) -> Shape:
-    """`shape`, which must be N×C×H×W; raises ValueError if it is not."""
+    """Return `shape`, which must be N×C×H×W; raises ValueError if it is not."""
     if len(shape) != 4:
         raise ValueError(f"it needs an N×C×H×W tensor, it reads {shape}")
     return shape
 
 
 def window_shape(image: Shape, attrs: Attrs, channels: int) -> Shape:
-    """Shape of what a window gives that slides over an image.
+    """Return the shape of what a window gives that slides over an image.
 
     Args:
         image: N×C×H×W.
@@ -69,22 +69,22 @@ def window_shape(image: Shape, attrs: Attrs, channels: int) -> Shape:
 def same_padding(
     sizes: Sequence[int], kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], *, odd_first: bool = False
 ) -> tuple[int, ...]:
-    """Padding before each axis, then behind each, with which as many windows fit as strides; an odd one is behind, or before."""
+    """Return the padding before each axis, then behind each, with which as many windows fit as strides; an odd one is behind, or before."""
     totals = [max(0, (n - 1) // s * s + d * (k - 1) + 1 - n) for n, k, s, d in zip(sizes, kernel, stride, dilation, strict=True)]
     small, large = [total // 2 for total in totals], [total - total // 2 for total in totals]
     return (*large, *small) if odd_first else (*small, *large)
 
 
 def width(shape: Shape) -> int:
-    """Channels of a tensor; one without an axis for them has one."""
+    """Return the channels of a tensor; one without an axis for them has one."""
     return shape[1] if len(shape) > 1 else 1
 
 
 def with_width(shape: Shape, channels: int) -> Shape:
-    """The shape of a tensor with other channels; one without an axis for them as it is."""
+    """Return the shape of a tensor with other channels; one without an axis for them as it is."""
     return (shape[0], channels, *shape[2:]) if len(shape) > 1 else shape
 
 
 def pixels(shape: Shape) -> int:
-    """Positions of a tensor, batch included."""
+    """Return the positions of a tensor, batch included."""
     return prod(shape) // width(shape)

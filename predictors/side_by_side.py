@@ -26,19 +26,19 @@ class Shares(NamedTuple):
     memory: float = 0.0  # Of kernels that move memory.
 
     def time_factor(self, slowing: SlowdownFactors) -> float:
-        """Factor on the whole time."""
+        """Return the factor on the whole time."""
         return 1 + (slowing.arithmetic - 1) * self.arithmetic + (slowing.memory - 1) * self.memory
 
 
 def contention_factors(device: DeviceProfile, processor: str, shares: Shares, others: Iterable[str]) -> ContentionFactors:
-    """Factors on a time of a processor by which of some others compute meanwhile."""
+    """Return the factors on a time of a processor by which of some others compute meanwhile."""
     kinds = sorted({kind_of(other) for other in others} - {kind_of(processor)})
     sets = (kinds_set for count in range(1, len(kinds) + 1) for kinds_set in combinations(kinds, count))
     return {frozenset(processors): shares.time_factor(device.slowdown(processor, processors)) for processors in sets}
 
 
 def worst_slowdown(device: DeviceProfile, processor: str, others: Iterable[str]) -> SlowdownFactors:
-    """Factors where it is not known how long others compute meanwhile: they are taken to compute all the time, and to make nothing faster."""
+    """Return the factors where it is not known how long others compute meanwhile: they are taken to compute all the time, and to make nothing faster."""
     stated = device.slowdown(processor, others)
     return SlowdownFactors(max(1.0, stated.arithmetic), max(1.0, stated.memory))
 
@@ -55,7 +55,7 @@ class ProcessorWork:
 
 
 def speed(processor: str, contention: ContentionFactors, feeders: Mapping[str, float]) -> float:
-    """Speed of a processor as a share of its speed alone.
+    """Return the speed of a processor as a share of its speed alone.
 
     Args:
         processor: Such as ``cpu[1large]``.
@@ -76,7 +76,7 @@ class EndedWork(NamedTuple):
 
 
 def end_times(works: Sequence[ProcessorWork]) -> list[EndedWork]:
-    """When each of some pieces of work on processors of their own ends."""
+    """Return when each of some pieces of work on processors of their own ends."""
     remaining_ms = [work.ms for work in works]
     start_ms = [work.start_ms for work in works]
     together: list[dict[str, float]] = [{} for _ in works]

@@ -21,7 +21,7 @@ class Channels:
     stop: int
 
     def __len__(self) -> int:
-        """How many."""
+        """Return how many."""
         return self.stop - self.start
 
     def union(self, other: "Channels") -> "Channels":
@@ -51,7 +51,7 @@ SliceRule = Callable[[OperatorView, Channels], Slice]
 
 
 def weight_rows(channels: Channels, width: int, count: int) -> Channels:
-    """Rows of a weight for some output channels: it has one for each of them, or one for several, such as those of a head.
+    """Return the rows of a weight for some output channels: it has one for each of them, or one for several, such as those of a head.
 
     Args:
         channels: Whole groups of those that share a row.
@@ -61,23 +61,23 @@ def weight_rows(channels: Channels, width: int, count: int) -> Channels:
 
 
 def full_range(shape: Shape) -> Channels:
-    """All channels of a tensor."""
+    """Return all channels of a tensor."""
     return Channels(0, width(shape))
 
 
 def all_channels(view: OperatorView, requested: Channels) -> Slice:
-    """Channels are mixed: everything is read and computed."""
+    """Return the channels are mixed: everything is read and computed."""
     return Slice(tuple(full_range(shape) for shape in view.inputs), full_range(view.shape), view.attrs)
 
 
 def same_slice(view: OperatorView, requested: Channels) -> Slice:
-    """Channel i reads channel i of each input, or the only channel of one that is broadcast."""
+    """Return the channel i reads channel i of each input, or the only channel of one that is broadcast."""
     total = width(view.shape)
     return Slice(tuple(requested if width(shape) == total else full_range(shape) for shape in view.inputs), requested, view.attrs)
 
 
 def filters(view: OperatorView, requested: Channels) -> Slice:
-    """A filter for each channel: all that is read where there is one group, else whole groups."""
+    """Return a filter for each channel: all that is read where there is one group, else whole groups."""
     groups, out = integer(view.attrs, "groups"), integer(view.attrs, "out_channels")
     if groups == 1:
         return Slice((full_range(view.inputs[0]),), requested, {**view.attrs, "out_channels": len(requested)})
@@ -89,14 +89,14 @@ def filters(view: OperatorView, requested: Channels) -> Slice:
 
 
 def columns(view: OperatorView, requested: Channels) -> Slice:
-    """A row of a matrix for each channel of a vector; of more axes than two, the channels are not the features."""
+    """Return a row of a matrix for each channel of a vector; of more axes than two, the channels are not the features."""
     if len(view.shape) != 2:
         return all_channels(view, requested)
     return Slice((full_range(view.inputs[0]),), requested, {**view.attrs, "out_features": len(requested)})
 
 
 def pieces(view: OperatorView, requested: Channels) -> Slice:
-    """Inputs side by side: of each, the channels that lie in the range."""
+    """Return the inputs side by side: of each, the channels that lie in the range."""
     reads, start = [], 0
     for shape in view.inputs:
         first, behind = max(requested.start - start, 0), min(requested.stop - start, width(shape))
@@ -106,7 +106,7 @@ def pieces(view: OperatorView, requested: Channels) -> Slice:
 
 
 def cut_out(view: OperatorView, requested: Channels) -> Slice:
-    """The channels of the cut, so that nothing is cut any more."""
+    """Return the channels of the cut, so that nothing is cut any more."""
     start = integer(view.attrs, "start")
     return Slice(
         (Channels(start + requested.start, start + requested.stop),), requested, {**view.attrs, "start": 0, "stop": len(requested)}
@@ -114,7 +114,7 @@ def cut_out(view: OperatorView, requested: Channels) -> Slice:
 
 
 def flattened(view: OperatorView, requested: Channels) -> Slice:
-    """Every channel of an image is as many elements as it has pixels, one after the other."""
+    """Return every channel of an image is as many elements as it has pixels, one after the other."""
     area = prod(view.inputs[0][2:])
     first, behind = requested.start // area, -(-requested.stop // area)
     return Slice((Channels(first, behind),), Channels(first * area, behind * area), view.attrs)

@@ -29,7 +29,7 @@ OPENS_FOLDERS = not PLAIN and hasattr(os, "O_DIRECTORY")
 
 
 def flags(*names: str) -> int:
-    """Flags of `os.open` by name; those that the system lacks are left out, and files are never changed as text."""
+    """Return the flags of `os.open` by name; those that the system lacks are left out, and files are never changed as text."""
     return sum(getattr(os, name, 0) for name in ("O_BINARY", *names) if not PLAIN or name in ("O_RDONLY", "O_WRONLY", "O_CREAT", "O_EXCL"))
 
 
@@ -112,7 +112,7 @@ def deferred_interrupts() -> Iterator[None]:
 
 
 def shared_file() -> tuple[int, str, bool]:
-    """A file for memory that processes share: its descriptor, what others open it by, and whether it must be removed.
+    """Return a file for memory that processes share: its descriptor, what others open it by, and whether it must be removed.
 
     It lives in memory and has no name where the system has such files, else it is a temporary one.
     """

@@ -36,7 +36,7 @@ class PlacedProcessor(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, place: Placement) -> "PlacedProcessor":
-        """Where a placement on this machine is."""
+        """Return where a placement on this machine is."""
         return cls(delegate=place.delegate, cores=place.cores, dispatch=place.dispatch, stand_in=place.stand_in, reason=place.reason)
 
 

@@ -12,7 +12,7 @@ from predictors import system
 
 
 def available_cores() -> tuple[int, ...]:
-    """Cores this process may use, the first thread of each physical core before its siblings.
+    """Return the cores this process may use, the first thread of each physical core before its siblings.
 
     Two branches on two hardware threads of one core would share its units, so
     siblings come last. Where the system does not report them, cores keep their numbers' order.
@@ -38,7 +38,7 @@ def _physical_core(core: int) -> str:
 
 
 def little_core(known: Sequence[int] = (), folder: Path = Path("/sys/devices/system/cpu")) -> int | None:
-    """The core for a thread that only waits for another processor (paper 003, section 6.2).
+    """Return the core for a thread that only waits for another processor (paper 003, section 6.2).
 
     The least able core that this process may use, where the system reports that
     cores differ; else the first of `known` on a machine with Arm cores.
@@ -79,7 +79,7 @@ def pinned(cores: tuple[int, ...]) -> Iterator[None]:
 
 @cache
 def cpu_flags() -> frozenset[str]:
-    """Instructions of this machine's CPU, as Linux names them; none elsewhere."""
+    """Return the instructions of this machine's CPU, as Linux names them; none elsewhere."""
     with suppress(OSError):
         match = re.search(r"^(?:flags|Features)\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
         return frozenset(match[1].split()) if match else frozenset()

@@ -34,7 +34,7 @@ _pieces: dict[int, _SharedPiece] = {}
 
 
 def shared_bytes(size: int) -> NDArray[np.uint8]:
-    """Allocate zeros that `describe` can share with other processes.
+    """Return the allocate zeros that `describe` can share with other processes.
 
     The memory lives as long as an array that is a view of it, or a process that has mapped it; the descriptor, as long as the array.
     """
@@ -53,7 +53,7 @@ def shared_bytes(size: int) -> NDArray[np.uint8]:
 
 
 def shared_like(arrays: Sequence[Array]) -> list[Array]:
-    """Arrays of the shapes and types of others, in one piece of shared memory."""
+    """Return the arrays of the shapes and types of others, in one piece of shared memory."""
     if not arrays:
         return []
     starts, end = [], 0

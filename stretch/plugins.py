@@ -19,7 +19,7 @@ GROUPS = ("nn_stretch.delegates", "nn_stretch.exporters", "nn_stretch.families")
 
 
 def tool_modules(part: str) -> dict[str, str]:
-    """The module of this name of each tool that has one, by tool; imports none."""
+    """Return the module of this name of each tool that has one, by tool; imports none."""
     return {path.parent.name: f"{__package__}.tools.{path.parent.name}.{part}" for path in sorted(TOOLS.glob(f"*/{part}.py"))}
 
 
@@ -55,13 +55,13 @@ def load_plugins(group: str) -> tuple[str, ...]:
 
 
 def describe(point: EntryPoint) -> str:
-    """A plug-in in words: its name, package and entry point."""
+    """Return a plug-in in words: its name, package and entry point."""
     package = f" of the package {point.dist.name}" if point.dist is not None else ""
     return f"the plug-in `{point.name}`{package} ({point.value}, {point.group})"
 
 
 def culprit(error: BaseException) -> str | None:
-    """The plug-in whose code an exception came through last, in words; None if it came through none.
+    """Return the plug-in whose code an exception came through last, in words; None if it came through none.
 
     Where several plug-ins share the code, their package and its module are named.
     """
@@ -81,7 +81,7 @@ def culprit(error: BaseException) -> str | None:
 
 
 def _owner_of(points: list[EntryPoint], module: str, function: str) -> str | None:
-    """Whom a function belongs to: the entry point of its class, else the only one of its package, else the package."""
+    """Return the whom a function belongs to: the entry point of its class, else the only one of its package, else the package."""
     module_points = [point for point in points if point.module.partition(".")[0] == module.partition(".")[0]]
     exact = [point for point in module_points if point.module == module and point.attr == function.partition(".")[0]]
     if len(exact or module_points) == 1:

@@ -73,7 +73,7 @@ FACTS = {"gpu", "cores", "memory_gib", "system", "date", "cpu_load", "versions"}
 
 
 def tracked() -> list[str]:
-    """Names of the files under version control, and of new ones that git does not ignore."""
+    """Return the names of the files under version control, and of new ones that git does not ignore."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True
     ).stdout
@@ -81,7 +81,7 @@ def tracked() -> list[str]:
 
 
 def texts(names: list[str], *suffixes: str) -> Iterator[tuple[str, str]]:
-    """Names and texts of the files with one of these suffixes; all that are text without one."""
+    """Yield the names and texts of the files with one of these suffixes; all that are text without one."""
     for name in names:
         if not suffixes or name.endswith(suffixes):
             try:
@@ -91,7 +91,7 @@ def texts(names: list[str], *suffixes: str) -> Iterator[tuple[str, str]]:
 
 
 def paths_of_a_machine(names: list[str]) -> Iterator[str]:
-    """No file names a path or a host of one machine, and locks pin with hashes and name no host."""
+    """Yield no file names a path or a host of one machine, and locks pin with hashes and name no host."""
     for name, text in texts(names):
         if name == "tools/lint.py":
             continue
@@ -128,7 +128,7 @@ def sizes(names: list[str]) -> Iterator[str]:
 
 
 def pages(names: list[str]) -> Iterator[str]:
-    """Links and paths on pages lead to files, blocks have a known language, make targets exist, every page is in the index."""
+    """Yield the links and paths on pages lead to files, blocks have a known language, make targets exist, every page is in the index."""
     makefile = (ROOT / "Makefile").read_text()
     index = ROOT / "docs" / "README.md"
     listed = {(index.parent / target).resolve() for target in LINK.findall(index.read_text())}
@@ -168,7 +168,7 @@ def installing(names: list[str]) -> Iterator[str]:
 
 
 def findings(text: str) -> list[str]:
-    """Sentences of a page, outside of blocks, code and tables, that read like a result."""
+    """Return the sentences of a page, outside of blocks, code and tables, that read like a result."""
     plain = re.sub(r"^<!-- block .*?^<!-- /block -->$|^```.*?^```|^\|.*?$", "", text, flags=re.DOTALL | re.MULTILINE)
     return [
         sentence
@@ -180,7 +180,7 @@ def findings(text: str) -> list[str]:
 
 
 def numbers_on_pages(names: list[str]) -> Iterator[str]:
-    """Pages show what records say, and state no result of their own."""
+    """Yield the pages show what records say, and state no result of their own."""
     if render(["--check"]):
         yield "pages: blocks differ from their records; run `make docs`"
     shown = set()
@@ -290,7 +290,7 @@ def wording(names: list[str]) -> Iterator[str]:
 
 
 def records(names: list[str]) -> Iterator[str]:
-    """Each experiment has a page and a program; each record says how its figures came about, and is what its run wrote."""
+    """Yield each experiment has a page and a program; each record says how its figures came about, and is what its run wrote."""
     folders = {Path(*Path(name).parts[:2]) for name in names if name.startswith("experiments/") and name.count("/") > 1}
     for folder in sorted(folders - {BLOCKS}):
         yield from (f"{folder}: it needs {name}" for name in ("README.md", "run.py") if not (ROOT / folder / name).is_file())
@@ -304,7 +304,7 @@ def records(names: list[str]) -> Iterator[str]:
 
 
 def defects_of_record(path: Path, record: Record) -> Iterator[str]:
-    """Defects of one record."""
+    """Yield the defects of one record."""
     if record.experiment != path.parts[-3]:
         yield f"it says that it belongs to {record.experiment}"
     if record.source != "paper":
@@ -336,7 +336,7 @@ def defects_of_record(path: Path, record: Record) -> Iterator[str]:
 
 
 def changes_of_record(path: Path, record: Record) -> Iterator[str]:
-    """How a record differs from what its run wrote; nothing where the commit is not here, as in a shallow clone."""
+    """Yield how a record differs from what its run wrote; nothing where the commit is not here, as in a shallow clone."""
     stored = subprocess.run(["git", "show", f"{record.recorded_in}:{path.as_posix()}"], cwd=ROOT, capture_output=True, check=False)
     if stored.returncode:
         return
@@ -350,7 +350,7 @@ def changes_of_record(path: Path, record: Record) -> Iterator[str]:
 
 
 def written_by_hand(source: str) -> list[float]:
-    """Numbers that stand as a value of a row, or inside of one, in a program; 0, 1 and powers of ten for units are none."""
+    """Return the numbers that stand as a value of a row, or inside of one, in a program; 0, 1 and powers of ten for units are none."""
     numbers = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Dict) and all(isinstance(key, ast.Constant) and isinstance(key.value, str) for key in node.keys):
@@ -362,7 +362,7 @@ def written_by_hand(source: str) -> list[float]:
 
 
 def programs(names: list[str]) -> Iterator[str]:
-    """Programs of experiments write no number by hand into a record, and keep facts and results apart."""
+    """Yield the programs of experiments write no number by hand into a record, and keep facts and results apart."""
     for name, text in texts([name for name in names if name.startswith("experiments/")], ".py"):
         if (numbers := written_by_hand(text)) != SETTINGS.get(name, []):
             yield f"{name}: {numbers} are written by hand into a row; a setting belongs into SETTINGS of tools/lint.py"
@@ -374,7 +374,7 @@ def programs(names: list[str]) -> Iterator[str]:
 
 
 def defined_names(tree: ast.Module) -> set[str]:
-    """Names that a module's statements define, also inside of `if` and `try`; ``*`` where a function computes them."""
+    """Return the names that a module's statements define, also inside of `if` and `try`; ``*`` where a function computes them."""
     names, nodes = set(), list[ast.AST](tree.body)
     for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -389,7 +389,7 @@ def defined_names(tree: ast.Module) -> set[str]:
 
 
 def imports(names: list[str]) -> Iterator[str]:
-    """Imports from a module of this repository exist there, also where a function imports them."""
+    """Yield the imports from a module of this repository exist there, also where a function imports them."""
     trees = {name: ast.parse(text) for name, text in texts(names, ".py")}
     modules = {name.removesuffix(".py").removesuffix("/__init__").replace("/", "."): defined_names(tree) for name, tree in trees.items()}
     modules |= {folder: set() for module in modules if (folder := module.rpartition(".")[0]) not in modules}
@@ -419,7 +419,7 @@ _OF_LINUX = ("predictors/system.py", "scheduler/tools/boards/", "stretch/train/"
 
 
 def systems(names: list[str]) -> Iterator[str]:
-    """Features that a system may lack are used through the module that has a form for them."""
+    """Yield the features that a system may lack are used through the module that has a form for them."""
     ours = [name for name in names if name.split("/")[0] in PACKAGES and not name.startswith(_OF_LINUX)]
     for name, text in texts(ours, ".py"):
         for match in _SYSTEM.finditer(text):

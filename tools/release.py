@@ -84,7 +84,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def build(dist: Path) -> tuple[Path, Path]:
-    """The wheel and the sdist, alone in a folder."""
+    """Return the wheel and the sdist, alone in a folder."""
     for old in dist.glob("nn_stretch-*"):
         old.unlink()
     run([sys.executable, "-m", "hatchling", "build", "-d", dist], ROOT)
@@ -148,7 +148,7 @@ def check_names(files: Mapping[str, bytes]) -> str:
 
 
 def find_pythons() -> list[str]:
-    """Pythons of each series that run: one on the PATH, else one that pyenv or uv keeps."""
+    """Return the pythons of each series that run: one on the PATH, else one that pyenv or uv keeps."""
     pythons = []
     for series in SERIES:
         kept = [
@@ -161,7 +161,7 @@ def find_pythons() -> list[str]:
 
 
 def version(python: str) -> str:
-    """Version of a Python; empty where it does not run."""
+    """Return the version of a Python; empty where it does not run."""
     try:
         return run([python, "-c", "import platform; print(platform.python_version())"], Path.cwd()).strip()
     except FailedError:
@@ -235,12 +235,12 @@ def steps(functions: Mapping[str, Callable[[], str]]) -> dict[str, str]:
 
 
 def program(folder: Path) -> Path:
-    """The command line of an environment."""
+    """Return the command line of an environment."""
     return folder / "stretch"
 
 
 def run(words: Sequence[object], folder: Path) -> str:
-    """Output of a program, run in a folder without anything of this environment."""
+    """Return the output of a program, run in a folder without anything of this environment."""
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
     try:
         done = subprocess.run(list(map(str, words)), cwd=folder, env=kept, capture_output=True, text=True, check=False)
@@ -255,7 +255,7 @@ def run(words: Sequence[object], folder: Path) -> str:
 
 
 def table(rows: Mapping[str, Mapping[str, str]]) -> str:
-    """The steps of each row, one a line."""
+    """Return the steps of each row, one a line."""
 
     def lines() -> Iterator[str]:
         for name, row in rows.items():

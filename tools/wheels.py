@@ -41,7 +41,7 @@ _LACKING = re.compile(r"([\w-]+)(?:\{[^}]*\})?(?:[<>=]\S*)? (?:has|have) no whee
 
 
 def missing(system: str, extra: str | None) -> list[str]:
-    """Packages for which an install finds no wheel; empty if it resolves from wheels alone."""
+    """Return the packages for which an install finds no wheel; empty if it resolves from wheels alone."""
     words = [sys.executable, "-m", "uv", "pip", "compile", "pyproject.toml", "--quiet", "--python-version", "3.11"]
     words += ["--python-platform", SYSTEMS[system], "--only-binary", ":all:", *(["--extra", extra] if extra else [])]
     done = subprocess.run(words, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)

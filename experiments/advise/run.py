@@ -66,7 +66,7 @@ def _row(name: str, answer: DeviceAdvice) -> Row:
 
 
 def columns(kind: str, branches: BranchesAdvice | None) -> Row:
-    """Speed-up of branches of a kind with its interval."""
+    """Return the speed-up of branches of a kind with its interval."""
     columns = {"": "speedup", ", low": "low", ", high": "high"}
     return {f"{kind}{name}": None if branches is None else round(getattr(branches, key), 2) for name, key in columns.items()}
 
@@ -79,7 +79,7 @@ def _low(row: Row) -> float:
 
 
 def _cells(device: str, by_network: dict[str, list[DeviceAdvice]]) -> Row:
-    """One device: what is advised for each network."""
+    """Return one device: what is advised for each network."""
     cells = {name: _cell(next(answer for answer in result if answer.device == device)) for name, result in by_network.items()}
     return {"device": device, **cells}
 

@@ -69,21 +69,21 @@ STATES = ("inherited", "calibrated", "without labels", "with labels")
 
 
 def network() -> Any:
-    """The original with fresh weights."""
+    """Return the original with fresh weights."""
     from stretch.network.models.tiny import BasicBlock, SmallResNet
 
     return SmallResNet(BasicBlock, WIDTHS, DEPTH)
 
 
 def original_graph() -> Any:
-    """The original as operators."""
+    """Return the original as operators."""
     from stretch.network.capture import capture
 
     return capture(network().eval(), (1, 3, 32, 32), NAME).graph
 
 
 def planned(case: Case, graph: Any) -> Any:
-    """The planner's answer to a case, with its defaults for everything else."""
+    """Return the planner's answer to a case, with its defaults for everything else."""
     from predictors.devices import load_device
     from stretch.planning.config import PlanConfig
     from stretch.planning.plan import plan
@@ -115,7 +115,7 @@ class Job(Seed):
             self.add("original", "original", history.accuracy, sum(e.seconds for e in history.epochs))
 
     def config(self, epochs: int, rate: float, **more: Any) -> Any:
-        """A run of so many epochs."""
+        """Return a run of so many epochs."""
         from stretch.train.recipe import TrainConfig
 
         return TrainConfig(epochs=epochs, batch=BATCH, learning_rate=rate, weight_decay=WEIGHT_DECAY, seed=self.seed, **more)
@@ -125,7 +125,7 @@ class Job(Seed):
         self.keep({"name": name, "state": state, "accuracy": accuracy, "seconds": seconds})
 
     def has(self, name: str, state: str) -> bool:
-        """Whether a row is there."""
+        """Return whether a row is there."""
         return any((row["name"], row["state"]) == (name, state) for row in self.rows)
 
     def measure(self, case: Case) -> None:

@@ -139,7 +139,7 @@ class Job(Seed):
         self.keep({"what": what, "accuracy": accuracy} | ratios | {"seconds": seconds})
 
     def calibrated(self, design: "BranchDesign", steps: int = 0, **options: Any) -> "BranchedModel":
-        """A network built, calibrated and refined by so many steps."""
+        """Return a network built, calibrated and refined by so many steps."""
         from stretch.transform import build
         from stretch.transform.calibrate import calibrate
         from stretch.transform.calibrate.split import Images

@@ -61,12 +61,12 @@ SHARE, TEMPERATURE = 0.7, 4.0
 
 
 def short(variant: str) -> str:
-    """A variant as part of a file name."""
+    """Return a variant as part of a file name."""
     return VARIANTS[variant] or "sequential"
 
 
 def original_graph() -> "OpGraph":
-    """The original as operators."""
+    """Return the original as operators."""
     from stretch.network.capture import capture
     from stretch.network.models.tiny import CifarFamily
 
@@ -74,7 +74,7 @@ def original_graph() -> "OpGraph":
 
 
 def design_of(name: str, graph: "OpGraph", device: str = "mi9", join: str = "") -> "BranchDesign":
-    """A design of this experiment for the original.
+    """Return a design of this experiment for the original.
 
     Args:
         name: Of its file.
@@ -94,7 +94,7 @@ def design_of(name: str, graph: "OpGraph", device: str = "mi9", join: str = "") 
 
 
 def teacher_file(out: Path) -> Path:
-    """Where the sequential network with seed 0 leaves its weights, to teach others."""
+    """Return where the sequential network with seed 0 leaves its weights, to teach others."""
     return out / "teacher.safetensors"
 
 
@@ -161,13 +161,13 @@ def job(variant: str, seeds: list[int], data: Path, out: Path, epochs: int, kd: 
 
 
 def result_file(out: Path, token: str) -> Path:
-    """Where a job writes the result of its last seed."""
+    """Return where a job writes the result of its last seed."""
     design, seeds, epochs, *kd = token.split(":")
     return out / f"{'-'.join([design, epochs, seeds.split('+')[-1], *kd])}.json"
 
 
 def command(token: str, data: Path, out: Path) -> list[str]:
-    """The command of one job ``DESIGN:SEED:EPOCHS[:KD]``, DESIGN a file name without suffix, or ``sequential``."""
+    """Return the command of one job ``DESIGN:SEED:EPOCHS[:KD]``, DESIGN a file name without suffix, or ``sequential``."""
     design, seed, epochs, *kd = token.split(":")
     variant = next(name for name in VARIANTS if short(name) == design)
     words = ["job", variant, seed, "--data", str(data), "--out", str(out), "--epochs", epochs]
@@ -207,7 +207,7 @@ def queue(jobs: list[str], data: Path, out: Path) -> int:
 
 
 def accuracy_row(variant: str, runs: Sequence[dict[str, Any]]) -> Row:
-    """Mean accuracy over the seeds of a variant, with Student's interval, and its cost relative to the original's."""
+    """Return the mean accuracy over the seeds of a variant, with Student's interval, and its cost relative to the original's."""
     from scipy import stats
 
     values = np.array([run["accuracy"] * 100 for run in runs])
@@ -222,7 +222,7 @@ def accuracy_row(variant: str, runs: Sequence[dict[str, Any]]) -> Row:
 
 
 def median_minutes(runs: Sequence[dict[str, Any]]) -> float:
-    """Median GPU minutes of runs."""
+    """Return the median GPU minutes of runs."""
     return round(float(np.median([run["minutes"] for run in runs])), 2)
 
 

@@ -43,17 +43,17 @@ TABLES: dict[str, tuple[tuple[str, str, str], ...]] = {
 
 
 def label(run: dict[str, Any]) -> tuple[str, str]:
-    """Design and teacher's labels of a run."""
+    """Return the design and teacher's labels of a run."""
     return short(run["variant"]), run["kd"]
 
 
 def row(name: str, runs: list[dict[str, Any]]) -> Row:
-    """A variant with its GPU minutes."""
+    """Return a variant with its GPU minutes."""
     return accuracy_row(name, runs) | {"GPU minutes a run": median_minutes(runs)}
 
 
 def recorded_before() -> Row:
-    """The row `BEFORE`, which the other record has."""
+    """Return the row `BEFORE`, which the other record has."""
     rows = read_record(HERE / "results" / "h200.json").tables["accuracy"]
     return next(row for row in rows if row["variant"] == BEFORE)
 

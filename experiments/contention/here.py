@@ -92,7 +92,7 @@ def main() -> None:
 
 
 def latencies(run: Callable[[Any], Any], x: Any, core: int, count: int) -> list[float]:
-    """Milliseconds of each inference: before, `count` of them during and after the work of others."""
+    """Return the milliseconds of each inference: before, `count` of them during and after the work of others."""
     once = partial(timeit, partial(run, x), number=1)
     once()
     times = [once() for _ in range(BEFORE)]
@@ -126,7 +126,7 @@ def _spin(core: int) -> None:
 
 
 def row(name: str, runs: list[list[float]], count: int = WHILE) -> dict[str, Value]:
-    """Figures of a baseline, over all rounds, with `count` inferences during the work of others."""
+    """Return the figures of a baseline, over all rounds, with `count` inferences during the work of others."""
     before, beside, after = (
         [ms for run in runs for ms in run[start:end]]
         for start, end in ((0, BEFORE), (BEFORE, BEFORE + count), (BEFORE + count, BEFORE + count + AFTER))

@@ -55,7 +55,7 @@ BUSY = {"gpu=0.9@50:155": 30, "gpu=0.9@500:1550": 200}
 
 
 def make_networks(work: Path) -> dict[str, Network]:
-    """Each plan's bundle, by its processors."""
+    """Return each plan's bundle, by its processors."""
     device = load_device(DEVICE)
     networks = {}
     for processors in PLANS:
@@ -70,7 +70,7 @@ def make_networks(work: Path) -> dict[str, Network]:
 
 
 def phases(networks: Mapping[str, Network], share: float, every_ms: float = EVERY_MS) -> dict[str, SimulationResult]:
-    """The three phases with each plan alone, and with all of them to choose from.
+    """Return the three phases with each plan alone, and with all of them to choose from.
 
     Args:
         networks: The plans.
@@ -84,13 +84,13 @@ def phases(networks: Mapping[str, Network], share: float, every_ms: float = EVER
 
 
 def _met(network: Network, loads: Sequence[Load]) -> tuple[Load, ...]:
-    """The loads on processors that a plan uses; it meets no others."""
+    """Return the loads on processors that a plan uses; it meets no others."""
     used = {time.processor for time in network.times.values()}
     return tuple(load for load in loads if load.processor in used)
 
 
 def at_once(networks: Mapping[str, Network]) -> list[Row]:
-    """Loads of the command line, in milliseconds, without and with other plans."""
+    """Return the loads of the command line, in milliseconds, without and with other plans."""
     first, rows = next(iter(networks.values())), []
     for busy, runs in BUSY.items():
         scene = Scene(runs=runs, loads=parse_loads([busy]))
@@ -109,7 +109,7 @@ def at_once(networks: Mapping[str, Network]) -> list[Row]:
 
 
 def heat(network: Network) -> list[Row]:
-    """Inferences one after the other for half an hour on a chip that warms up: means of some minutes."""
+    """Return the inferences one after the other for half an hour on a chip that warms up: means of some minutes."""
     device, thermal = load_device(DEVICE), read_thermal(HERE / "heat.toml")
     used = dict.fromkeys(time.processor for time in network.times.values())
     (alone,) = Clock(network, Scene()).run().latencies_ms
@@ -124,7 +124,7 @@ def heat(network: Network) -> list[Row]:
 
 
 def rows_of(what: str, latencies: Sequence[float]) -> Row:
-    """Median and worst latency in each phase."""
+    """Return the median and worst latency in each phase."""
     row: Row = {"plan": what}
     for name, first, last in PHASES:
         part = latencies[first:last]

@@ -15,7 +15,7 @@ def torchvision() -> list[str]:
 
 
 def timm() -> list[str]:
-    """One network of each of timm's modules, as `write_smallest` found them."""
+    """Return one network of each of timm's modules, as `write_smallest` found them."""
     return [f"timm:{name}" for name in json.loads(SMALLEST.read_text()).values()]
 
 
@@ -40,7 +40,7 @@ SIDES = {"segmentation": 224, "detection": 320}
 
 
 def input_of(name: str, usual: tuple[int, ...]) -> tuple[int, ...]:
-    """The input's shape that a network is tried with.
+    """Return the input's shape that a network is tried with.
 
     Args:
         name: Of the network.

@@ -41,7 +41,7 @@ def try_network(name: str) -> dict[str, Any]:
 
 
 def _loaded(name: str, row: dict[str, Any]) -> tuple[Any, tuple[int, ...]]:
-    """The network with random weights that can be compared, and its input's shape.
+    """Return the network with random weights that can be compared, and its input's shape.
 
     With some random weights a network makes any rounding larger by orders of magnitude, so that torch does not
     agree with itself: results of another runtime show nothing about it. Torch alone shows that here.
@@ -67,7 +67,7 @@ def _loaded(name: str, row: dict[str, Any]) -> tuple[Any, tuple[int, ...]]:
 
 
 def _branched(loaded: Any, shape: tuple[int, ...], processors: tuple[str, ...]) -> dict[str, Any]:
-    """The network branched, written, run by the scheduler, and compared with the branched module and the original."""
+    """Return the network branched, written, run by the scheduler, and compared with the branched module and the original."""
     row: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder, _step(row, "branch"):
         import torch
@@ -100,7 +100,7 @@ def _branched(loaded: Any, shape: tuple[int, ...], processors: tuple[str, ...]) 
 
 
 def _distance(one: Any, other: Any) -> float:
-    """Largest difference of any result, relative to the largest of the other's numbers."""
+    """Return the largest difference of any result, relative to the largest of the other's numbers."""
     import torch
 
     from stretch.network.capture.results import walk_leaves
@@ -115,7 +115,7 @@ def _distance(one: Any, other: Any) -> float:
 
 
 def _named(result: Any, keyed: Any) -> list[tuple[str, Any]]:
-    """Results by name: of a session arrays, or one array; of a module whatever it returns."""
+    """Return the results by name: of a session arrays, or one array; of a module whatever it returns."""
     import numpy as np
     import torch
 

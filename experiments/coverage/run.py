@@ -86,7 +86,7 @@ def try_all(sets: Sequence[str], out: Path, jobs: int, *, again: bool) -> None:
 
 
 def _tried(context: Any, network: str, file: Path, core: int) -> dict[str, Any]:
-    """A network's row, made by a process on one core."""
+    """Return a network's row, made by a process on one core."""
     partial, load = file.with_suffix(".part"), os.getloadavg()[0]
     process = context.Process(target=_try, args=(network, partial, core))
     process.start()
@@ -113,7 +113,7 @@ def _try(network: str, file: Path, core: int) -> None:
 
 
 def recorded(name: str) -> dict[str, dict[str, Value]]:
-    """Rows of a set that the record has, by network; none where there is no record."""
+    """Return the rows of a set that the record has, by network; none where there is no record."""
     if not RECORD.exists():
         return {}
     known = read_record(RECORD)
@@ -159,7 +159,7 @@ def record(out: Path) -> None:
 
 
 def summary(name: str, rows: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
-    """Counts of a set, from the rows of the record."""
+    """Return the counts of a set, from the rows of the record."""
     counts: dict[str, Value] = {"set": name, "of": len(SETS[name]()), "tried": len(rows)}
     counts["captured"] = sum(row["operators"] is not None for row in rows)
     for way in PROCESSORS:
@@ -174,13 +174,13 @@ def summary(name: str, rows: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
 
 
 def right(row: Mapping[str, Value], way: str) -> bool:
-    """Whether the bundle computed what torch computes; a distance that is no number is none."""
+    """Return whether the bundle computed what torch computes; a distance that is no number is none."""
     distance = row[f"{way}: distance"]
     return isinstance(distance, int | float) and distance <= EQUAL
 
 
 def told(row: Mapping[str, Any]) -> dict[str, Value]:
-    """A network's row of the record."""
+    """Return a network's row of the record."""
     options = {way: row.get(way, {}) for way in PROCESSORS}
     failed = next((value for value in (row, *options.values()) if "failed" in value), None)
     return {

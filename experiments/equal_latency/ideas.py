@@ -31,7 +31,7 @@ class Gate(nn.Module):
         nn.init.zeros_(self.gate[2].bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Weigh the channels of a tensor of (n, channels, height, width)."""
+        """Return the weigh the channels of a tensor of (n, channels, height, width)."""
         weights = 2 * self.gate(x.mean((2, 3))).sigmoid()
         return x * weights[:, :, None, None]
 
@@ -50,7 +50,7 @@ class ChangedJoin(nn.Module):
 
 
 def with_idea(built: str, idea: str) -> str:
-    """The planner's branches with an idea: a branch that sees half the resolution has twice the channels, thus as many multiply-accumulates."""
+    """Return the planner's branches with an idea: a branch that sees half the resolution has twice the channels, thus as many multiply-accumulates."""
     design: dict[str, Any] = json.loads(built)
     if idea == "half resolution":
         joined(design)["branches"][-1]["width"] *= 2
@@ -58,13 +58,13 @@ def with_idea(built: str, idea: str) -> str:
 
 
 def joined(design: dict[str, Any]) -> dict[str, Any]:
-    """The last segment with several branches."""
+    """Return the last segment with several branches."""
     part: dict[str, Any] = [part for part in design["segments"] if len(part["branches"]) > 1][-1]
     return part
 
 
 def designed(built: str) -> BranchDesign:
-    """The design of branches with or without an idea; other ideas are no part of it, and taken to need no time."""
+    """Return the design of branches with or without an idea; other ideas are no part of it, and taken to need no time."""
     design: dict[str, Any] = json.loads(built)
     if design.pop("idea", None) == "half resolution":
         joined(design)["branches"][-1]["rewrites"] = [HALF_RESOLUTION]

@@ -57,14 +57,14 @@ WHOLE_WIDTH = {"min_width": 1.0, "min_depth": 0.1}
 
 @cache
 def graph_of(parent: str, size: int) -> OpGraph:
-    """An original as operators, for one image of so many pixels a side."""
+    """Return an original as operators, for one image of so many pixels a side."""
     from stretch.network.capture import capture
 
     return capture(PARENTS[parent].make(), (1, 3, size, size), parent).graph
 
 
 def plain(graph: OpGraph, depths: Sequence[int], widths: Sequence[int]) -> BranchDesign:
-    """An original with so many blocks and channels in each of its stages, as a design of one branch."""
+    """Return an original with so many blocks and channels in each of its stages, as a design of one branch."""
     parent = PARENTS[graph.name]
     stem = -(-parent.stem * widths[0] // parent.widths[0] // parent.step) * parent.step
     shapes = {"stem": (None, stem)} | {f"s{number}": shape for number, shape in enumerate(zip(depths, widths, strict=True), 1)}
@@ -73,7 +73,7 @@ def plain(graph: OpGraph, depths: Sequence[int], widths: Sequence[int]) -> Branc
 
 
 def shallower(most: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Numbers of blocks whose stages have lost about as many."""
+    """Yield the numbers of blocks whose stages have lost about as many."""
     lost = (range(number + 1) for number in most)
     return (
         tuple(a - b for a, b in zip(most, gone, strict=True))
@@ -83,7 +83,7 @@ def shallower(most: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 
 
 def narrower(most: tuple[int, ...], step: int) -> Iterator[tuple[int, ...]]:
-    """Widths of stages that have lost about the same share."""
+    """Yield the widths of stages that have lost about the same share."""
     for widths in itertools.product(*(range(step, width + 1, step) for width in most)):
         ratios = [a / b for a, b in zip(widths, most, strict=True)]
         if max(ratios) - min(ratios) < APART:
@@ -98,7 +98,7 @@ class Plain:
         self._known: dict[Shape, tuple[float, OpGraph]] = {}
 
     def look(self, depths: tuple[int, ...], widths: tuple[int, ...]) -> tuple[float, OpGraph]:
-        """Predicted ms, and the network."""
+        """Return the predicted ms, and the network."""
         if (depths, widths) not in self._known:
             graph = scaled_graph(self._planned.graph, plain(self._planned.graph, depths, widths))
             self._known[depths, widths] = ranked_singles(graph, self._planned.costs, self._planned.config.processors)[0].ms, graph
@@ -113,7 +113,7 @@ class Plain:
         return {"depths": depths, "widths": widths}
 
     def contenders(self, parent: Parent, speed: float) -> dict[str, dict[str, Any]]:
-        """The original made shallower, narrower and both; and a ResNet pruned, which has the shape of the narrower one."""
+        """Return the original made shallower, narrower and both; and a ResNet pruned, which has the shape of the narrower one."""
         ms = self.look(parent.depths, parent.widths)[0] / speed
         depths, widths = list(shallower(parent.depths)), list(narrower(parent.widths, parent.step))
         # half of the speed-up by depth, the rest by width
@@ -128,7 +128,7 @@ class Plain:
 
 
 def branched(graph: OpGraph, profile: str, ms: float, options: dict[str, Any]) -> PlanResult | None:
-    """The planner's design with most multiply-accumulates that takes up to so long; None if there is none."""
+    """Return the planner's design with most multiply-accumulates that takes up to so long; None if there is none."""
 
     def fast(least: float) -> PlanResult | None:
         request = PlanConfig(macs=(least, 3.0), segment_macs=min(0.9, least), **options)
@@ -151,17 +151,17 @@ def branched(graph: OpGraph, profile: str, ms: float, options: dict[str, Any]) -
 
 
 def written(built: Any) -> str:
-    """Operators of a network, as the record has them."""
+    """Return the operators of a network, as the record has them."""
     return json.dumps(built, separators=(",", ":"))
 
 
 def whole(parent: str) -> str:
-    """The same of an original."""
+    """Return the same of an original."""
     return written({"depths": PARENTS[parent].depths, "widths": PARENTS[parent].widths})
 
 
 def row(graph: OpGraph, where: tuple[str, str, float], contender: str, ms: float, single: float, made: OpGraph, built: str) -> Row:
-    """One network of the comparison."""
+    """Return one network of the comparison."""
     parent, profile, speed = where
     return {
         "network": f"{parent} {profile} {speed:g} {contender}",
@@ -178,7 +178,7 @@ def row(graph: OpGraph, where: tuple[str, str, float], contender: str, ms: float
 
 
 def rows_of(graph: OpGraph, parent: str, profile: str) -> tuple[list[Row], list[Row]]:
-    """All networks of one original on one device, and the recommendations of the planner's branches."""
+    """Return all networks of one original on one device, and the recommendations of the planner's branches."""
     start = plan(graph, load_device(profile), PlanConfig(**PLANNED["branches"]))
     others, single = Plain(start), start.best_single.ms
     rows, recommended = [row(graph, (parent, profile, 1.0), "parent", single, single, graph, whole(parent))], []
@@ -206,7 +206,7 @@ def rows_of(graph: OpGraph, parent: str, profile: str) -> tuple[list[Row], list[
 
 
 def size_row(parent: str, profile: str, size: int) -> Row:
-    """How fast the fastest branches of as much computation are on images of one size."""
+    """Return how fast the fastest branches of as much computation are on images of one size."""
     planned = plan(graph_of(parent, size), load_device(profile), PlanConfig(**PLANNED["branches"]))
     row: Row = {"network": f"{parent}, {profile}, {size}×{size}", "best single ms": round(planned.best_single.ms, 2)}
     row |= {"branches ms": round(planned.run.makespan_ms, 2), "of it exchange ms": round(planned.run.communication_ms, 2)}

@@ -21,7 +21,7 @@ class Parent:
 
 
 def resnet(name: str) -> "nn.Module":
-    """A ResNet for CIFAR-10 (He et al. 2016)."""
+    """Return a ResNet for CIFAR-10 (He et al. 2016)."""
     from stretch.network.models.load import load_model
 
     return load_model(f"{name}_cifar10", weights="none").module
@@ -47,7 +47,7 @@ def regnetx() -> "nn.Module":
 
 
 def _at_full_resolution(network: "nn.Module") -> "nn.Module":
-    """The network with stride 1 in its first convolution."""
+    """Return the network with stride 1 in its first convolution."""
     from torch import nn
 
     next(layer for layer in network.modules() if isinstance(layer, nn.Conv2d)).stride = (1, 1)

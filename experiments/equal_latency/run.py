@@ -65,11 +65,11 @@ class Job:
         return f"{self.parent}-{sha256(self.built.encode()).hexdigest()[:10]}"
 
     def file(self, out: Path, end: str = "json") -> Path:
-        """Where its result is."""
+        """Return where its result is."""
         return out / f"{self.key}-{self.seed}-{self.epochs}-{self.batch}.{end}"
 
     def finished(self, out: Path) -> bool:
-        """Whether its result is whole."""
+        """Return whether its result is whole."""
         file = self.file(out)
         return file.exists() and json.loads(file.read_text())["done"]
 
@@ -82,7 +82,7 @@ class Job:
 
 
 def jobs_of(rows: Sequence[Row], epochs: int, batch: int, only: str = "") -> list[Job]:
-    """All jobs, the most important first; `only` is a part of the names of their networks."""
+    """Return all jobs, the most important first; `only` is a part of the names of their networks."""
     result: dict[Job, None] = {}
     for contenders, speeds, parents in ORDER:
         for seed, speed, row in itertools.product(SEEDS, speeds, rows):
@@ -101,12 +101,12 @@ def recorded(path: Path, epochs: int, batch: int) -> dict[tuple[str, int], float
 
 
 def recipe_note(epochs: int, batch: int) -> str:
-    """The beginning of the first note of a record, which says how its networks were trained."""
+    """Return the beginning of the first note of a record, which says how its networks were trained."""
     return f"{epochs} epochs from scratch, batch {batch}, "
 
 
 def network(job: Job, out: Path) -> "nn.Module":
-    """The untrained network of a job; of a pruned one the trained original without some of its channels."""
+    """Return the untrained network of a job; of a pruned one the trained original without some of its channels."""
     from stretch.train.prepare import initialise
     from stretch.transform.model import BranchedModel
 
@@ -121,7 +121,7 @@ def network(job: Job, out: Path) -> "nn.Module":
 
 
 def pruned(teacher: Job, widths: tuple[int, ...], out: Path) -> "nn.Module":
-    """A trained original pruned by Torch-Pruning to so many channels in each stage, those of the smallest norms first."""
+    """Return a trained original pruned by Torch-Pruning to so many channels in each stage, those of the smallest norms first."""
     import torch
     import torch_pruning
     from safetensors.torch import load_file
@@ -175,7 +175,7 @@ def _write(path: Path, write: Any) -> None:
 
 
 def claim(jobs: Sequence[Job], out: Path) -> tuple[Job | None, bool]:
-    """The next job that nobody has, and whether others wait for weights of one that is not finished."""
+    """Return the next job that nobody has, and whether others wait for weights of one that is not finished."""
     waits = False
     for job in jobs:
         if job.file(out, "claim").exists():

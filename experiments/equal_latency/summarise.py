@@ -26,7 +26,7 @@ SERIES = {"branches": ("full", "-"), "best plain": ("none", "--"), "half resolut
 
 
 def interval(*samples: Sequence[float]) -> float | None:
-    """Half of the 95 % interval of a mean, or of the difference of two, whose spreads may differ (Student, Welch); None without repetitions."""
+    """Return the half of the 95 % interval of a mean, or of the difference of two, whose spreads may differ (Student, Welch); None without repetitions."""
     if any(len(values) < 2 for values in samples):
         return None
     parts = [(float(np.var(values, ddof=1)) / len(values), len(values) - 1) for values in samples]
@@ -47,7 +47,7 @@ def accuracies(rows: Sequence[Row], runs: Mapping[tuple[str, int], float]) -> di
 
 
 def accuracy_row(row: Row, values: Sequence[float]) -> Row:
-    """A network with its measurements."""
+    """Return a network with its measurements."""
     half = interval(values)
     measured = {
         "seeds": len(values),
@@ -58,13 +58,13 @@ def accuracy_row(row: Row, values: Sequence[float]) -> Row:
 
 
 def best_plain(values: dict[str, list[float]], start: str) -> tuple[str, list[float]] | None:
-    """The plain network of the highest mean among those with most seeds, and its accuracies; None where none was trained."""
+    """Return the plain network of the highest mean among those with most seeds, and its accuracies; None where none was trained."""
     plains = {name: values[f"{start} {name}"] for name in PLAIN if f"{start} {name}" in values}
     return max(plains.items(), key=lambda item: (len(item[1]), float(np.mean(item[1]))), default=None)
 
 
 def difference_row(parent: str, profile: str, speed: float, values: dict[str, list[float]], ms: dict[str, Any]) -> Row | None:
-    """Branches against the best plain network of their latency; None where either was not trained."""
+    """Return the branches against the best plain network of their latency; None where either was not trained."""
     start = f"{parent} {profile} {speed:g}"
     branches, plain = values.get(f"{start} branches"), best_plain(values, start)
     if branches is None or plain is None:
@@ -81,7 +81,7 @@ def difference_row(parent: str, profile: str, speed: float, values: dict[str, li
 
 
 def agreement(recommended: str, row: Row) -> Row:
-    """The planner's recommendation for a pair, and whether the measurement leaves it standing.
+    """Return the planner's recommendation for a pair, and whether the measurement leaves it standing.
 
     A recommended side may not be behind by more than the interval, and where none is recommended, neither may be.
     """
@@ -92,7 +92,7 @@ def agreement(recommended: str, row: Row) -> Row:
 
 
 def mean_rows(values: dict[str, list[float]]) -> list[Row]:
-    """The difference at each speed, over all parents and devices: the mean over seeds of the mean of what each seed shows.
+    """Return the difference at each speed, over all parents and devices: the mean over seeds of the mean of what each seed shows.
 
     A side is ahead in a pair where the difference is larger than its interval.
     """
@@ -116,7 +116,7 @@ def mean_rows(values: dict[str, list[float]]) -> list[Row]:
 
 
 def idea_rows(values: dict[str, list[float]]) -> list[Row]:
-    """Each idea against the planner's branches and the best plain network."""
+    """Return each idea against the planner's branches and the best plain network."""
     rows: list[Row] = []
     for parent, profile, speed, idea in product(PARENTS, PROFILES, SPEEDS, ("whole width", *IDEAS)):
         start = f"{parent} {profile} {speed:g}"
@@ -133,7 +133,7 @@ def idea_rows(values: dict[str, list[float]]) -> list[Row]:
 
 
 def idea_means(rows: Sequence[Row]) -> list[Row]:
-    """Gains of each idea at the speed at which all are tried, means over its originals and devices."""
+    """Return the gains of each idea at the speed at which all are tried, means over its originals and devices."""
     means: list[Row] = []
     for idea in ("whole width", *IDEAS):
         here = [row for row in rows if str(row["network"]).endswith(f" {TRIED:g} {idea}")]
@@ -146,7 +146,7 @@ def idea_means(rows: Sequence[Row]) -> list[Row]:
 
 
 def draw(rows: Sequence[Row], differences: Sequence[Row]) -> str:
-    """Accuracy over predicted latency, a panel for each original and device."""
+    """Return the accuracy over predicted latency, a panel for each original and device."""
     from matplotlib.figure import Figure
 
     from experiments.paper.chart import COLOURS, WIDTH, as_svg, handle, legend, marked

@@ -58,7 +58,7 @@ def measure(folder: Path, cores: Sequence[int], rounds: int) -> tuple[Benchmark,
 
 
 def row_of(name: str, plan: PlanResult, seconds: float, result: Benchmark, times: Times) -> Row:
-    """A network's figures: measured and predicted, against the best single processor and against one graph on two threads."""
+    """Return a network's figures: measured and predicted, against the best single processor and against one graph on two threads."""
     median = {item: statistics.median(values) for item, values in times.items()}
     best = min(SINGLES, key=median.__getitem__)
     single, two = (ratio_interval(times[value], times[BRANCHES]) for value in (best, TWO_THREADS))
@@ -86,12 +86,12 @@ def row_of(name: str, plan: PlanResult, seconds: float, result: Benchmark, times
 
 
 def winner(side: int) -> str:
-    """Who is faster on two cores, by the side of one on which the interval of the ratio lies."""
+    """Return the who is faster on two cores, by the side of one on which the interval of the ratio lies."""
     return {1: BRANCHES, -1: TWO_THREADS}.get(side, "even")
 
 
 def contestants_of(name: str, times: Mapping[str, Sequence[float]]) -> list[Row]:
-    """Every network's median and 90th percentile."""
+    """Return every network's median and 90th percentile."""
     return [
         {
             "network and contestant": f"{name}, {item}",

@@ -34,7 +34,7 @@ TRIED_ON = ("mi9", "cpu,gpu")
 
 
 def schedule_bound_ms(graph: OpGraph, device: DeviceProfile, config: PlanConfig) -> float:
-    """A time that no schedule of a network's kernels on several processors can be below, exchanges left out, ms.
+    """Return a time that no schedule of a network's kernels on several processors can be below, exchanges left out, ms.
 
     List scheduling's two bounds: the longest chain of kernels, each on its fastest
     processor; and the least time in which all kernels, divided at will, can be

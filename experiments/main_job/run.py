@@ -33,7 +33,7 @@ DEVICES = {"mi9-release": "cpu,gpu,dsp", "pixel6": "cpu,gpu", "s23": "cpu,gpu", 
 
 
 def drop_caches() -> bool:
-    """Empty the page cache, so that the next run reads every package from disk; False where that is not allowed."""
+    """Return the empty the page cache, so that the next run reads every package from disk; False where that is not allowed."""
     os.sync()
     try:
         Path("/proc/sys/vm/drop_caches").write_text("3")
@@ -43,7 +43,7 @@ def drop_caches() -> bool:
 
 
 def one_run(out: Path) -> dict[str, Any]:
-    """`stretch branch` in a process of its own: its JSON, wall time in seconds, peak memory in MB."""
+    """Return `stretch branch` in a process of its own: its JSON, wall time in seconds, peak memory in MB."""
     command = [str(Path(sys.executable).parent / "stretch"), "branch", MODEL, "--device", DEVICE, "--out", str(out), "--json", "--quiet"]
     start = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
@@ -99,7 +99,7 @@ def phases(runs: int) -> None:
 
 
 def p90(values: list[float]) -> float:
-    """The ninth decile of the runs."""
+    """Return the ninth decile of the runs."""
     return sorted(values)[min(len(values) - 1, int(0.9 * len(values)))]
 
 
@@ -130,7 +130,7 @@ def predict() -> None:
 
 
 def profile_row(device: str) -> dict[str, Value]:
-    """Sources of a device's predictions."""
+    """Return the sources of a device's predictions."""
     from predictors.devices import load_device
 
     profile = load_device(device)
@@ -145,7 +145,7 @@ def profile_row(device: str) -> dict[str, Value]:
 
 
 def predicted_row(model: str, device: str, processors: str) -> dict[str, Value]:
-    """One model on one device, planned."""
+    """Return one model on one device, planned."""
     from predictors.devices import load_device
     from stretch.planning.config import PlanConfig
     from stretch.planning.plan import plan
@@ -191,7 +191,7 @@ def check() -> None:
 
 
 def checked_row(model: str, device: str, processors: str) -> dict[str, Value]:
-    """One model on one device: branch, export, run, compare."""
+    """Return one model on one device: branch, export, run, compare."""
     from stretch.api import branch
     from stretch.planning.config import PlanConfig
 

@@ -98,13 +98,13 @@ NOT_ON_GPUS = ("efficientnetv2_b0", "vision_transformer")
 
 
 def run_of(row: dict[str, str]) -> Run | None:
-    """Device of a row; None if it is not stated."""
+    """Return the device of a row; None if it is not stated."""
     key = [int(row[name]) for name in ("num_threads", "powersave", "gpu_device")]
     return next((run for (start, *rest), run in RUNS.items() if row["board"].startswith(start) and rest == key), None)
 
 
 def latencies(rows: Iterable[dict[str, str]]) -> Iterator[Latency]:
-    """Times of networks: the least of the runs, since the mean of some has an outlier of ten times that."""
+    """Yield the times of networks: the least of the runs, since the mean of some has an outlier of ten times that."""
     for row in rows:
         run = run_of(row)
         if run is None or (run.processor == "gpu" and (row["model"].endswith("_int8") or row["model"] in NOT_ON_GPUS)):

@@ -27,17 +27,17 @@ def tables_folder(description: str | None, files: str) -> Path:
 
 
 def read_table(path: Path) -> list[dict[str, str]]:
-    """Rows of a table."""
+    """Return the rows of a table."""
     return list(csv.DictReader(path.read_text().splitlines()))
 
 
 def family_of(network: str, families: Mapping[str, str]) -> str:
-    """The family of a network: the first whose pattern fits its name."""
+    """Return the family of a network: the first whose pattern fits its name."""
     return next(name for name, pattern in families.items() if re.match(pattern, network))
 
 
 def mean_times(row: Mapping[str, str]) -> Iterator[tuple[str, str, str, float, float]]:
-    """Device, cores, precision, mean and standard deviation, ms, of each column ``DEVICE|cores|precision|mean``, µs, of a row."""
+    """Yield the device, cores, precision, mean and standard deviation, ms, of each column ``DEVICE|cores|precision|mean``, µs, of a row."""
     for column, value in row.items():
         if column.endswith("|mean") and value:
             device, cores, precision, _ = column.split("|")
@@ -46,7 +46,7 @@ def mean_times(row: Mapping[str, str]) -> Iterator[tuple[str, str, str, float, f
 
 
 def graph_of(module: Any, shape: tuple[int, ...], name: str) -> OpGraph:
-    """Graph of a module as `stretch predict` captures it."""
+    """Return the graph of a module as `stretch predict` captures it."""
     from stretch.network.capture.exported import capture_exported
     from stretch.network.capture.trace import capture_traced
 

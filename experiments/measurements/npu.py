@@ -39,7 +39,7 @@ LEFT_OUT = ("sequencer2d_s",)
 
 
 def latencies(rows: Iterable[dict[str, str]]) -> Iterator[Latency]:
-    """Times of networks that ran on the NPU with every layer."""
+    """Yield the times of networks that ran on the NPU with every layer."""
     for row in rows:
         elsewhere = int(row["gpu_layers"]) + int(row["cpu_layers"])
         known = row["device"] in DEVICES and row["precision"] in PRECISION and row["runtime"] in RUNTIME
@@ -51,7 +51,7 @@ def latencies(rows: Iterable[dict[str, str]]) -> Iterator[Latency]:
 
 
 def capture_network(row: dict[str, str]) -> OpGraph:
-    """Graph of a network of torchvision or timm, without weights."""
+    """Return the graph of a network of torchvision or timm, without weights."""
     import timm
     import torchvision
 

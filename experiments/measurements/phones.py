@@ -60,7 +60,7 @@ KINDS = {
 
 
 def capture_network(name: str) -> OpGraph:
-    """Graph of a network of pytorchcv at 224×224."""
+    """Return the graph of a network of pytorchcv at 224×224."""
     from pytorchcv.model_provider import get_model
 
     from stretch.network.capture import capture
@@ -69,7 +69,7 @@ def capture_network(name: str) -> OpGraph:
 
 
 def latencies(rows: Iterable[dict[str, str]]) -> Iterator[Latency]:
-    """Times of whole networks."""
+    """Yield the times of whole networks."""
     for row in rows:
         for device, cores, precision, *times in mean_times(row):
             place = ("gpu", "all", GPU_PRECISION) if cores == "gpu" else ("cpu", cores, PRECISION[precision])
@@ -77,7 +77,7 @@ def latencies(rows: Iterable[dict[str, str]]) -> Iterator[Latency]:
 
 
 def matches(row: dict[str, str], shape: dict[str, str], kernel: Kernel) -> bool:
-    """Whether a row of the source's table is a kernel of ours: kind, channels, window and size."""
+    """Return whether a row of the source's table is a kernel of ours: kind, channels, window and size."""
     cost = kernel.cost
     if cost.kind not in KINDS[row["operation"]] or (cost.kind == "copy") != (row["operation"] == "CONCATENATION"):
         return False
@@ -98,7 +98,7 @@ def matches(row: dict[str, str], shape: dict[str, str], kernel: Kernel) -> bool:
 
 
 def paired(rows: list[dict[str, str]], kernels: list[Kernel]) -> Iterator[tuple[dict[str, str], Kernel]]:
-    """Rows of one network with their kernels, in order; rows without a partner are left out."""
+    """Yield the rows of one network with their kernels, in order; rows without a partner are left out."""
     left = [(row, ast.literal_eval(row["feature"])) for row in rows]
     for kernel in kernels:
         first = next((pair for pair in left if matches(*pair, kernel)), None)
@@ -108,12 +108,12 @@ def paired(rows: list[dict[str, str]], kernels: list[Kernel]) -> Iterator[tuple[
 
 
 def implementation(kernel: str) -> str:
-    """The implementation in a kernel's name, without the numbers of its operators."""
+    """Return the implementation in a kernel's name, without the numbers of its operators."""
     return re.sub(r"_?\d+$", "", kernel.split("_linked_")[0])
 
 
 def kernel_latencies(rows: list[dict[str, str]], graphs: dict[str, OpGraph]) -> Iterator[KernelLatency]:
-    """Times of single kernels on the GPUs, µs in the source."""
+    """Yield the times of single kernels on the GPUs, µs in the source."""
     devices = [column.partition("|")[0] for column in rows[0] if column.endswith("|gpu|float")]
     of: dict[str, list[dict[str, str]]] = defaultdict(list)
     for row in rows:

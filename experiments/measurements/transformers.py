@@ -41,14 +41,14 @@ TOLERANCE = 3e-3
 
 
 def latencies(rows: Iterable[dict[str, str]]) -> Iterator[Latency]:
-    """Times of networks."""
+    """Yield the times of networks."""
     for row in rows:
         for device, cores, precision, *times in mean_times(row):
             yield Latency(device, row["model"], "cpu", cores, PRECISION[precision], RUNTIME, *times)
 
 
 def written_as_groups(graph: OpGraph) -> OpGraph:
-    """The graph with its depthwise convolutions as grouped ones.
+    """Return the graph with its depthwise convolutions as grouped ones.
 
     transformers' TensorFlow class writes those of MiT as `Conv2D` with groups, which the converter keeps as it is,
     and TensorFlow Lite computes group by group.
@@ -67,7 +67,7 @@ def written_as_groups(graph: OpGraph) -> OpGraph:
 
 
 def capture_network(name: str) -> OpGraph:
-    """Graph of a network, without weights."""
+    """Return the graph of a network, without weights."""
     if name in TIMM:
         import timm
 
@@ -84,7 +84,7 @@ def capture_network(name: str) -> OpGraph:
             self.segformer = SegformerForImageClassification(config)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            """Classify."""
+            """Return the classify."""
             return self.segformer(x).logits
 
     widths, depths = MIT[name]

@@ -46,7 +46,7 @@ class Runner:
         self.call.run()
 
     def ms(self) -> float:
-        """Milliseconds of one run, from the caller's memory and back."""
+        """Return the milliseconds of one run, from the caller's memory and back."""
         start = time.perf_counter_ns()
         self.call.run()
         return (time.perf_counter_ns() - start) / 1e6
@@ -64,15 +64,15 @@ def forget_own_tuning(core: int, empty: str) -> None:
 
 
 def opencl(model: Path, core: int, **options: Any) -> Runner:
-    """A network on our kernels, PoCL's thread on one core."""
+    """Return a network on our kernels, PoCL's thread on one core."""
     return Runner(OpenCLDelegate((core,), options=Options(**options)).compile(model))
 
 
 def onnxruntime(model: Path) -> Runner:
-    """A network on ONNX Runtime, one thread wherever the caller is."""
+    """Return a network on ONNX Runtime, one thread wherever the caller is."""
     return Runner(CpuDelegate(()).compile(model))
 
 
 def difference(one: Runner, other: Runner) -> float:
-    """Largest difference of their outputs, relative to the largest element."""
+    """Return the largest difference of their outputs, relative to the largest element."""
     return max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in zip(one.outputs, other.outputs, strict=True))

@@ -29,7 +29,7 @@ VARIANTS: dict[str, dict[str, object]] = {
 
 
 def interleaved(runners: dict[str, Runner], rounds: int) -> dict[str, list[float]]:
-    """Times of all networks in milliseconds, each running once per round, in any order: the previous run decides the content of the caches."""
+    """Return the times of all networks in milliseconds, each running once per round, in any order: the previous run decides the content of the caches."""
     names = list(runners)
     times: dict[str, list[float]] = {name: [] for name in names}
     order = random.Random(0)
@@ -40,7 +40,7 @@ def interleaved(runners: dict[str, Runner], rounds: int) -> dict[str, list[float
 
 
 def p90(times: list[float]) -> float:
-    """The 90th percentile."""
+    """Return the 90th percentile."""
     return statistics.quantiles(times, n=10)[-1]
 
 
@@ -48,7 +48,7 @@ Rows = list[dict[str, Value]]
 
 
 def measure(name: str, core: int, rounds: int) -> tuple[Rows, Rows, Rows]:
-    """Rows of a network, of its variants, and of what each kind of kernel costs.
+    """Return the rows of a network, of its variants, and of what each kind of kernel costs.
 
     Args:
         name: Of `NETWORKS`.

@@ -44,7 +44,7 @@ class Measured:
 
 
 def read_tiles(path: Path) -> list[Measured]:
-    """The measurements of `gather.py`, problems with a choice of tiles alone."""
+    """Return the measurements of `gather.py`, problems with a choice of tiles alone."""
     tiles: dict[tuple[str, str], Measured] = {}
     with path.open(newline="") as stream:
         for row in csv.DictReader(stream):
@@ -60,7 +60,7 @@ def read_tiles(path: Path) -> list[Measured]:
 
 
 def fit(measured: list[Measured], group: int) -> TileCosts:
-    """The costs that explain times best.
+    """Return the costs that explain times best.
 
     Args:
         measured: Of some networks.
@@ -80,7 +80,7 @@ def fit(measured: list[Measured], group: int) -> TileCosts:
 
 
 def judge(name: str, measured: list[Measured], cycles: Callable[[KernelProblem, int, int], float]) -> dict[str, Value]:
-    """How well an estimate ranks: each tile in both orders of the grid, channels first before pixels first, as `rank_tiles` does."""
+    """Return how well an estimate ranks: each tile in both orders of the grid, channels first before pixels first, as `rank_tiles` does."""
     correlations, first, of_four, of_eight, sums = [], [], [], [], [0.0, 0.0]
     for one in measured:
         ranked = sorted(one.times, key=lambda tile: (cycles(one.problem, tile[0], tile[1]), -tile[0], -tile[1], -tile[2]))
@@ -105,7 +105,7 @@ def judge(name: str, measured: list[Measured], cycles: Callable[[KernelProblem, 
 
 
 def rows(measured: list[Measured], traits: Traits, costs: TileCosts) -> list[dict[str, Value]]:
-    """The analytic ranking and the learned one, on networks it was fitted to and on others."""
+    """Return the analytic ranking and the learned one, on networks it was fitted to and on others."""
     estimates: dict[str, Callable[[KernelProblem, int, int], float]] = {
         "in no order": lambda problem, vw, vc: zlib.crc32(f"{problem.shape} {vw} {vc}".encode()),
         "analytic": lambda problem, vw, vc: analytic_cycles(traits, replace(problem, depths={}), vw, vc),

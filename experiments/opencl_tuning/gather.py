@@ -24,7 +24,7 @@ COLUMNS = ("network", "kernel", "shape", "pixels", "blocks", "depth", "batch", "
 
 
 def problems(graph: KernelGraph, device: OpenDevice) -> dict[tuple[str, str], tuple[KernelGraph, Options, KernelProblem, list[Parameters]]]:
-    """Every problem of a simplified and fused graph whose tile is to be chosen, with its convolution alone and its candidates."""
+    """Return every problem of a simplified and fused graph whose tile is to be chosen, with its convolution alone and its candidates."""
     result: dict[tuple[str, str], tuple[KernelGraph, Options, KernelProblem, list[Parameters]]] = {}
     for node in graph.nodes:
         if node.op not in ("Conv", "Gemm"):

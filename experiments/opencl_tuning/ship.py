@@ -28,7 +28,7 @@ Key = tuple[str, str]
 
 
 def tune(models: dict[str, Path], core: int) -> dict[Key, TunedSchedule]:
-    """Result of tuning the convolutions of all networks, each by itself."""
+    """Return the result of tuning the convolutions of all networks, each by itself."""
     delegate = OpenCLDelegate((core,), options=Options(tuned=False))
     result: dict[Key, TunedSchedule] = {}
     for name, model in models.items():
@@ -40,7 +40,7 @@ def tune(models: dict[str, Path], core: int) -> dict[Key, TunedSchedule]:
 
 
 def keys_of(compiled: OpenCLCompiled, tuneds: dict[Key, TunedSchedule]) -> dict[str, set[Key]]:
-    """The tuned schedules that each node of a network depends on."""
+    """Return the tuned schedules that each node of a network depends on."""
     used: dict[str, set[Key]] = {}
     for launch in compiled.launches:
         keys = {tuned_key(launch), ("winograd", launch.shape.removesuffix(" input"))}
@@ -51,7 +51,7 @@ def keys_of(compiled: OpenCLCompiled, tuneds: dict[Key, TunedSchedule]) -> dict[
 def helpful(
     delegate: OpenCLDelegate, models: dict[str, Path], tuneds: dict[Key, TunedSchedule], rounds: int, share: float
 ) -> dict[Key, TunedSchedule]:
-    """Those with which the nodes of all networks that depend on them take at most `share` of their time, measured within the networks."""
+    """Return the those with which the nodes of all networks that depend on them take at most `share` of their time, measured within the networks."""
     sums: dict[Key, list[float]] = {key: [0.0, 0.0] for key in tuneds}
     choices = {key: tuned.choice for key, tuned in tuneds.items()}
     for model in models.values():
@@ -66,7 +66,7 @@ def helpful(
 def compare(
     delegate: OpenCLDelegate, models: dict[str, Path], tuneds: dict[Key, TunedSchedule], rounds: int
 ) -> tuple[list[dict[str, Value]], dict[Key, TunedSchedule]]:
-    """Times of whole networks without and with the schedules, in turns; and the schedules that no network is slower with."""
+    """Return the times of whole networks without and with the schedules, in turns; and the schedules that no network is slower with."""
     rows: list[dict[str, Value]] = []
     good = dict(tuneds)
     for name, model in models.items():

@@ -31,13 +31,13 @@ DEVICE, SHOWN = "mi9-release", ("ratios", "strategies", "replication")
 
 
 def published(path: Path = HERE / "paper_003.csv") -> list[Row]:
-    """The numbers that were copied from the paper's text by hand, from the columns published, value, unit and section."""
+    """Return the numbers that were copied from the paper's text by hand, from the columns published, value, unit and section."""
     with path.open(encoding="utf-8", newline="") as file:
         return [{**row, "value": float(row["value"])} for row in csv.DictReader(file)]
 
 
 def split_row(model: str, device: str) -> Row:
-    """A network on a phone (figure 11): each processor, operators split as CoDL does, branches."""
+    """Return a network on a phone (figure 11): each processor, operators split as CoDL does, branches."""
     graph, profile = graph_of(model), load_device(device)
     costs = Costs(LatencyPredictor(profile), PRECISION)
     alone = {name: costs.predictor.predict(graph, name, precision).ms for name, precision in PRECISION.items()}
@@ -62,7 +62,7 @@ def split_row(model: str, device: str) -> Row:
 
 
 def tradeoff_rows() -> list[Row]:
-    """Predicted latency of the designs whose accuracy was measured (figure 12)."""
+    """Return the predicted latency of the designs whose accuracy was measured (figure 12)."""
     record = read_record(MEASURED / "results" / "h200_scaling.json")
     graph, device = original_graph(), load_device(DEVICE)
     rows: dict[str, Row] = {}

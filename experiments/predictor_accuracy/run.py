@@ -47,12 +47,12 @@ PUBLISHED = (
 
 
 def name(judged: EvaluatedFit) -> str:
-    """Processor, core set and precision of a fit."""
+    """Return the processor, core set and precision of a fit."""
     return f"{judged.fit.processor}[{judged.fit.core_set}] {judged.fit.precision}"
 
 
 def row(device: str, judged: EvaluatedFit) -> Row:
-    """Errors of a fit on families left out."""
+    """Return the errors of a fit on families left out."""
     held = judged.fit.held_out
     worst = sorted(judged.predicted, key=lambda network: -abs(judged.predicted[network] / judged.measured[network] - 1))[:3]
     return {
@@ -68,7 +68,7 @@ def row(device: str, judged: EvaluatedFit) -> Row:
 
 
 def agreement(measurements: Measurements) -> list[Row]:
-    """How often the fusion rules choose the implementation in the kernel's name, by GPU."""
+    """Return how often the fusion rules choose the implementation in the kernel's name, by GPU."""
     rows: list[Row] = []
     for device in sorted({kernel.device for kernel in measurements.kernels}):
         kernels = [kernel for kernel in measurements.kernels if kernel.device == device]
@@ -87,7 +87,7 @@ def agreement(measurements: Measurements) -> list[Row]:
 
 
 def fold_rows(measurements: Measurements) -> list[Row]:
-    """Which families are left out together."""
+    """Return which families are left out together."""
     networks = Networks(measurements.graphs, measurements.families, "tflite_cpu")
     folds: dict[int, set[str]] = defaultdict(set)
     counts: dict[int, int] = defaultdict(int)
@@ -98,7 +98,7 @@ def fold_rows(measurements: Measurements) -> list[Row]:
 
 
 def other_rows(measurements: Measurements) -> list[Row]:
-    """The same networks by the code of other libraries, through capture and the shipped profile of the Pixel 4."""
+    """Return the same networks by the code of other libraries, through capture and the shipped profile of the Pixel 4."""
     predictor = LatencyPredictor(load_device("pixel4"))
     times = {(row.network, row.processor, row.core_set, row.precision): row.ms for row in measurements.latencies if row.device == "pixel4"}
     rows: list[Row] = []
@@ -120,7 +120,7 @@ def other_rows(measurements: Measurements) -> list[Row]:
 
 
 def summary(rows: list[Row]) -> list[Row]:
-    """Our errors next to published ones."""
+    """Return the our errors next to published ones."""
     ours: list[Row] = [
         {"predictor": f"this, {row['processor']}", "networks left out": "whole families", "±10 %": row["±10 %"]}
         for row in rows

@@ -49,7 +49,7 @@ GOALS: dict[str, tuple[str, Chosen]] = {
 
 
 def pool_of(name: str) -> Pool:
-    """The pool of a set of measurements."""
+    """Return the pool of a set of measurements."""
     backend, slices = SETS[name]
     measured = load_measurements(name)
     networks = Networks(measured.graphs, measured.families, backend)
@@ -71,7 +71,7 @@ ONE_RUNTIME = "QAIRT 2.42"
 
 
 def estimates(pool: Pool) -> list[Row]:
-    """How near the NPUs' predictions seem to be by several ways to judge them: families together or apart, with a choice of runtime or none."""
+    """Return how near the NPUs' predictions seem to be by several ways to judge them: families together or apart, with a choice of runtime or none."""
     networks, families = pool.networks, pool.networks.families | FIRST_FAMILIES
     first = replace(pool, networks=replace(networks, families=families), folds=family_folds(families, networks.kinds))
     one = [row for row in pool.rows if row.runtime == ONE_RUNTIME]
@@ -87,7 +87,7 @@ def estimates(pool: Pool) -> list[Row]:
 
 
 def score(pool: Pool, places: list[Place]) -> Row:
-    """How near predictions are, over all networks and places, and with as much weight for each family."""
+    """Return how near predictions are, over all networks and places, and with as much weight for each family."""
     errors = np.array([abs(1 / ratio - 1) for place in places for ratio in pool.ratios[place].values()])
     of = np.array([pool.networks.families[name] for place in places for name in pool.ratios[place]])
     names = {name for place in places for name in pool.ratios[place]}
@@ -111,7 +111,7 @@ PHONES = ("pixel4", "s10", "mi8se", "a03s", "iphonexs")
 
 
 def through_profiles(pool: Pool) -> list[Row]:
-    """Transformers as the phones' profiles predict them: borrowed kernels come from fits without the network's family."""
+    """Return the transformers as the phones' profiles predict them: borrowed kernels come from fits without the network's family."""
     borrowed = BORROWED_FITS["tflite_cpu"]
     networks = Networks(pool.networks.graphs, pool.networks.families, "tflite_cpu")
     result: list[Row] = []
@@ -143,7 +143,7 @@ def through_profiles(pool: Pool) -> list[Row]:
 
 
 def tables(pools: Mapping[str, Pool]) -> dict[str, list[Row]]:
-    """All tables of the record."""
+    """Return all tables of the record."""
     result: dict[str, list[Row]] = {"goals": []}
     for title, (name, chosen) in GOALS.items():
         places = [place for place in pools[name].ratios if chosen(place)]

@@ -16,7 +16,7 @@ from torch import nn
 
 
 def _separable(before: int, after: int, kernel: int = 3, stride: int = 1) -> nn.Sequential:
-    """A depthwise and a 1×1 convolution with ReLU6."""
+    """Return a depthwise and a 1×1 convolution with ReLU6."""
     return nn.Sequential(
         nn.Conv2d(before, before, kernel, stride, kernel // 2, groups=before, bias=False),
         nn.Conv2d(before, after, 1, bias=False),
@@ -34,7 +34,7 @@ class _Cell(nn.Module):
         self.up = nn.ModuleList(_separable(channels, channels) for _ in range(levels - 1))
 
     def forward(self, levels: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Levels of the pyramid, largest first."""
+        """Return the levels of the pyramid, largest first."""
         tops = [levels[-1]]
         for level, fuse in zip(reversed(levels[:-1]), self.down, strict=True):
             tops.append(fuse(level + nn.functional.interpolate(tops[-1], size=level.shape[-2:])))
@@ -57,7 +57,7 @@ class EfficientDet(nn.Module):
         self.boxes = nn.Sequential(*(_separable(64, 64) for _ in range(3)), _separable(64, 9 * 4))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Scores and boxes of all levels."""
+        """Return the scores and boxes of all levels."""
         levels = [inner(level) for inner, level in zip(self.inner, self.backbone(x), strict=True)]
         for _ in range(2):
             levels.append(nn.functional.max_pool2d(levels[-1], 2, ceil_mode=True))
@@ -79,7 +79,7 @@ class SSD(nn.Module):
         self.heads = nn.ModuleList(_separable(channel, count * 95) for channel, count in zip(channels, boxes, strict=True))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Scores and boxes of all maps."""
+        """Return the scores and boxes of all maps."""
         maps = list(self.backbone(x))
         for more in self.more:
             maps.append(more(maps[-1]))
@@ -103,7 +103,7 @@ class _Blaze(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The block's result."""
+        """Return the block's result."""
         return torch.relu(self.body(x) + self.short(x))
 
 
@@ -120,13 +120,13 @@ class BlazeFace(nn.Module):
         self.heads = nn.ModuleList([nn.Conv2d(96, 2 * 17, 1), nn.Conv2d(96, 6 * 17, 1)])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Scores, boxes and key points at 16×16 and 8×8 places."""
+        """Return the scores, boxes and key points at 16×16 and 8×8 places."""
         near = self.near(self.stem(x))
         return torch.cat([torch.flatten(head(level), 1) for head, level in zip(self.heads, (near, self.far(near)), strict=True)], 1)
 
 
 def _merged(name: str) -> nn.Module:
-    """A network of timm with its training-time branches merged."""
+    """Return a network of timm with its training-time branches merged."""
     return reparameterize_model(timm.create_model(name).eval())
 
 

@@ -21,7 +21,7 @@ DEVICES = ("pixel6", "s23", "mi9-release", "mi9")
 
 
 def left_out() -> list[Row]:
-    """Each network of a table, and its prediction from the others of its processor, core set and precision."""
+    """Return each network of a table, and its prediction from the others of its processor, core set and precision."""
     rows: list[Row] = []
     for device in DEVICES:
         for (processor, core_set, precision), prior in load_device(device).priors.items():
@@ -41,7 +41,7 @@ def left_out() -> list[Row]:
 
 
 def summary(rows: list[Row]) -> list[Row]:
-    """How well each column is predicted, network by network, by the others."""
+    """Return how well each column is predicted, network by network, by the others."""
     columns: dict[str, list[Row]] = {}
     for row in rows:
         columns.setdefault(str(row["column"]), []).append(row)

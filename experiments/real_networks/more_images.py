@@ -61,7 +61,7 @@ class Trial:
 
 
 def measured(trial: Trial, weights: Path, images: Path) -> Row:
-    """One trial, on the GPU where there is one."""
+    """Return one trial, on the GPU where there is one."""
     import msgspec
     import torch
 
@@ -138,7 +138,7 @@ def measured(trial: Trial, weights: Path, images: Path) -> Row:
 
 
 def rounded_agreement(original: "Captured", network: "RoundedModel", images: "Sequence[torch.Tensor]") -> Row:
-    """How often a network, as int8 rounds it, sees the original's class on batches that nothing was fitted to."""
+    """Return how often a network, as int8 rounds it, sees the original's class on batches that nothing was fitted to."""
     import torch
 
     from stretch.evaluation.measure import AgreementSums, share_of

@@ -87,7 +87,7 @@ def prune(original: "Captured", ratio: float, step: int) -> Pruned:
 
 
 def kept_channels(original: "OpGraph", pruned: "OpGraph", stayed: "Mapping[str, torch.Tensor]") -> "dict[str, torch.Tensor]":
-    """The original's channel of each channel of every operator.
+    """Return the original's channel of each channel of every operator.
 
     A batch norm says which of the convolution's stayed; operators between them have those of their inputs.
 
@@ -120,7 +120,7 @@ def kept_channels(original: "OpGraph", pruned: "OpGraph", stayed: "Mapping[str, 
 def calibrate_pruned(
     original: "Captured", pruned: Pruned, images: "Sequence[torch.Tensor]", synthetic: "Sequence[torch.Tensor]" = ()
 ) -> "BranchedModel":
-    """Calibrate a pruned network as branched ones are: segment by segment the best of as pruned, statistics again, and every layer fitted.
+    """Return the calibrate a pruned network as branched ones are: segment by segment the best of as pruned, statistics again, and every layer fitted.
 
     Args:
         original: The original.
@@ -168,7 +168,7 @@ def calibrate_pruned(
 
 
 def _segments(captured: "Captured", like: "OpGraph | None" = None) -> "Iterator[tuple[Branch, OpGraph]]":
-    """A network between the meeting points of another, or its own, as modules with its weights."""
+    """Yield a network between the meeting points of another, or its own, as modules with its weights."""
     from stretch.planning.network.segments import cut_segment, split_segments
     from stretch.transform.build import load_weights
     from stretch.transform.model import Branch
@@ -183,20 +183,20 @@ def _segments(captured: "Captured", like: "OpGraph | None" = None) -> "Iterator[
 
 
 def _largest(graph: "OpGraph") -> int:
-    """Bytes of one image's largest activation."""
+    """Return the bytes of one image's largest activation."""
     from math import prod
 
     return 4 * max(prod(op.shape) for op in graph.ops) // graph.input.shape[0]
 
 
 def _error(got: "Sequence[torch.Tensor]", wanted: "Sequence[torch.Tensor]") -> float:
-    """Squared error over the square."""
+    """Return the squared error over the square."""
     wrong = sum(float((a - b).square().sum()) for a, b in zip(got, wanted, strict=True))
     return wrong / sum(float(b.square().sum()) for b in wanted)
 
 
 def pruned_as_fast(original: "Captured", planned: "PlanResult") -> "tuple[Pruned, Estimate]":
-    """The mildest pruned network that is predicted to be as fast on one processor as branches are on theirs, and where and how fast it runs."""
+    """Return the mildest pruned network that is predicted to be as fast on one processor as branches are on theirs, and where and how fast it runs."""
     from stretch.planning.design.scale import aligns
     from stretch.planning.result import ranked_singles
 
@@ -212,7 +212,7 @@ def pruned_as_fast(original: "Captured", planned: "PlanResult") -> "tuple[Pruned
 
 
 def mildest(ms: Callable[[float], float], target: float) -> float:
-    """The least of `RATIOS` with which a network takes no longer than a time, by bisection: more channels taken, less time.
+    """Return the least of `RATIOS` with which a network takes no longer than a time, by bisection: more channels taken, less time.
 
     Args:
         ms: Predicted time by share.

@@ -119,7 +119,7 @@ AT_LENGTH = tuple(Job(network, design, MOST, refine=0.3) for design in (STEPS_ON
 
 
 def command_parser(description: str | None) -> argparse.ArgumentParser:
-    """The arguments of a script that measures into a file and makes a record of such files."""
+    """Return the arguments of a script that measures into a file and makes a record of such files."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("what", choices=["measure", "record"])
     parser.add_argument("files", type=Path, nargs="*", help="for record: what measure wrote")
@@ -140,7 +140,7 @@ def keep_rows(rows: Iterable[Row], out: Path) -> None:
 
 
 def kept_rows(files: Sequence[Path]) -> tuple[list[Row], Origin]:
-    """Rows of such files, and where they were measured."""
+    """Return the rows of such files, and where they were measured."""
     runs = [json.loads(file.read_text()) for file in files]
     return [row for run in runs for row in run["rows"]], origin(runs)
 
@@ -159,7 +159,7 @@ def opened(
 
 
 def agreement(original: "Captured", model: "BranchedModel", images: "Sequence[torch.Tensor]", when: str) -> Row:
-    """How often a network sees the original's class, with its 95 % interval, and the error of its scores.
+    """Return how often a network sees the original's class, with its 95 % interval, and the error of its scores.
 
     Args:
         images: Batches that nothing was fitted to.
@@ -172,7 +172,7 @@ def agreement(original: "Captured", model: "BranchedModel", images: "Sequence[to
 
 
 def measure(job: Job, weights: Path, images: Path, end: float) -> Row:
-    """One job, on the GPU where there is one.
+    """Return one job, on the GPU where there is one.
 
     Args:
         job: The job.
@@ -223,7 +223,7 @@ def measure(job: Job, weights: Path, images: Path, end: float) -> Row:
 
 
 def _described(design: Any) -> str:
-    """Segments that are not the original's, with depths and widths."""
+    """Return the segments that are not the original's, with depths and widths."""
     parts = [
         f"{part.name}: " + " ".join(f"{b.processor} {b.depth}×{b.width}" for b in part.branches)
         for part in design.segments

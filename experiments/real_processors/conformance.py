@@ -44,7 +44,7 @@ def sessions(delegate: str, count: int) -> int:
 
 
 def ran(words: list[str], seconds: float) -> tuple[int | None, str, str]:
-    """Status of a program of Python, None where it was not over in time, and what it printed."""
+    """Return the status of a program of Python, None where it was not over in time, and what it printed."""
     try:
         done = subprocess.run([sys.executable, "-m", *words], cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired as late:
@@ -53,7 +53,7 @@ def ran(words: list[str], seconds: float) -> tuple[int | None, str, str]:
 
 
 def session_row(delegate: str, count: int, seconds: float) -> Row:
-    """How sessions went in a process of their own."""
+    """Return how sessions went in a process of their own."""
     status, output, said = ran([f"{__package__}.conformance", "--only-sessions", delegate, "--sessions", str(count)], seconds)
     why = "" if status == 0 else (said.strip().splitlines() or ["crashed"])[-1]
     return {

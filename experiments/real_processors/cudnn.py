@@ -16,7 +16,7 @@ MODES = {"fp32": (False, False), "fp32 with TF32": (True, False), "fp16": (False
 
 
 def median_ms(name: str, side: int, tf32: bool, half: bool, runs: int) -> float:
-    """Median time of an inference that is waited for, its input on the GPU already."""
+    """Return the median time of an inference that is waited for, its input on the GPU already."""
     import torch
 
     from stretch.network.models.load import load_model

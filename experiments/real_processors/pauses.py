@@ -23,13 +23,13 @@ PAUSE_S, PAUSES, BETWEEN, IN_A_ROW, STRETCH = 0.05, 15, (0, 1, 8), 200, 20
 
 
 def stolen() -> tuple[int, int]:
-    """Time that the host took away from all cores, and all their time, in ticks."""
+    """Return the time that the host took away from all cores, and all their time, in ticks."""
     ticks = [int(text) for text in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
     return ticks[7], sum(ticks[:8])
 
 
 def after_pauses(session: Session, bundle: Bundle, between: int) -> float:
-    """Median ms of an inference after a pause and so many others."""
+    """Return the median ms of an inference after a pause and so many others."""
     x, times = random_input(bundle), []
     for _ in range(PAUSES):
         time.sleep(PAUSE_S)

@@ -44,7 +44,7 @@ PRECISIONS = {"cpu": "fp32", "openvino": "fp32", "openvino:half": "fp16", "openv
 
 
 def within(*words: object) -> dict[str, Any]:
-    """The answer of a verb of this process, which has loaded everything: preparation is not timed."""
+    """Return the answer of a verb of this process, which has loaded everything: preparation is not timed."""
     from typer.testing import CliRunner
 
     from stretch.cli import app
@@ -56,23 +56,23 @@ def within(*words: object) -> dict[str, Any]:
 
 
 def alone(answer: dict[str, Any], ending: str) -> float | None:
-    """Median time of the original on a processor, of those that took turns."""
+    """Return the median time of the original on a processor, of those that took turns."""
     rows = [row for row in (answer["sequential"], answer["best_sequential"], *answer["others"]) if row]
     return next((row["median_ms"] for row in rows if row["name"] == f"original, {ending}"), None)
 
 
 def label(network: str, side: int, kind: str) -> str:
-    """Name of a row; a network in a file without the file's folder."""
+    """Return the name of a row; a network in a file without the file's folder."""
     return f"{network.rpartition('/')[2]}, {side}, {kind}"
 
 
 def error(predicted: float, measured: float | None) -> float | None:
-    """How far a prediction is off, per cent."""
+    """Return how far a prediction is off, per cent."""
     return None if measured is None else round(100 * (predicted / measured - 1), 1)
 
 
 def noise(folder: Path, side: int) -> Path:
-    """Numbers as `stretch run` draws them, to find the ranges of int8."""
+    """Return the numbers as `stretch run` draws them, to find the ranges of int8."""
     images = folder / f"noise_{side}"
     images.mkdir(exist_ok=True)
     for number in range(8):
@@ -81,7 +81,7 @@ def noise(folder: Path, side: int) -> Path:
 
 
 def prepare(network: str, side: int, kind: str, folder: Path, runtime: str) -> dict[str, Any]:
-    """Predictions of a network, and the bundle of one kind of design."""
+    """Return the predictions of a network, and the bundle of one kind of design."""
     profile, precision = folder / "here.toml", PRECISIONS[runtime]
     size = ("--input", f"3x{side}x{side}")
     bundle = folder / f"{Path(network.rpartition(':')[0 if '.py' in network else 2]).stem}_{side}_{kind}"
@@ -102,7 +102,7 @@ def prepare(network: str, side: int, kind: str, folder: Path, runtime: str) -> d
 
 
 def rows_of(network: str, side: int, kind: str, prepared: dict[str, Any], runtime: str, rounds: int) -> tuple[list[Row], Row]:
-    """Each processor alone, and a design: predicted and measured."""
+    """Return each processor alone, and a design: predicted and measured."""
     planned, precision = prepared["planned"], PRECISIONS[runtime]
     # the U-Net takes seconds on one core
     rounds, warmup = (max(5, rounds // 4), 1) if network == UNET else (rounds, 5)

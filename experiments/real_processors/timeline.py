@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 
 
 def steps(name: str, trace: Trace, columns: Mapping[str, Mapping[str, float]]) -> list[Row]:
-    """Each span of an inference, in the order in which they began, with further times of its step."""
+    """Return each span of an inference, in the order in which they began, with further times of its step."""
     rows: list[Row] = []
     for span in sorted(trace.spans, key=lambda span: span.start_ns):
         row: Row = {"design, step": f"{name}, {span.name}", "processor": span.processor, "kind": span.kind}
@@ -36,7 +36,7 @@ def steps(name: str, trace: Trace, columns: Mapping[str, Mapping[str, float]]) -
 
 
 def shares(name: str, trace: Trace, kernels: Mapping[str, float], alone: Mapping[str, float]) -> list[Row]:
-    """Activities of each processor during an inference, per cent of its length.
+    """Return the activities of each processor during an inference, per cent of its length.
 
     A subgraph computes as long as its kernels do, or as it takes alone; what it takes beyond its time alone others cost it.
     """
@@ -57,7 +57,7 @@ def shares(name: str, trace: Trace, kernels: Mapping[str, float], alone: Mapping
 
 
 def picture(name: str, traces: Mapping[str, Trace]) -> str:
-    """The inferences one below the other, as an SVG file."""
+    """Return the inferences one below the other, as an SVG file."""
     bars, ends = {group: trace_bars(trace) for group, trace in traces.items()}, [trace.makespan_ms for trace in traces.values()]
     words = "; ".join(f"{group}: {ms:.2f} ms" for group, ms in zip(traces, ends, strict=True))
     drawn = timeline("timeline", f"Who computes when: {name}", words, bars, max(ends)).svg

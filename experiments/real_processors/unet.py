@@ -10,7 +10,7 @@ from torch import nn
 
 
 def twice(inputs: int, outputs: int) -> nn.Sequential:
-    """Two convolutions of 3×3, each with batch norm and ReLU."""
+    """Return two convolutions of 3×3, each with batch norm and ReLU."""
     layers: list[nn.Module] = []
     for channels in (inputs, outputs):
         layers += [nn.Conv2d(channels, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
@@ -29,7 +29,7 @@ class UNet(nn.Module):
         self.merge = nn.ModuleList(twice(2 * upper, upper) for upper in widths[:-1])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Scores of each pixel."""
+        """Return the scores of each pixel."""
         levels = [self.first(x)]
         for down in self.down:
             levels.append(down(levels[-1]))

@@ -53,13 +53,13 @@ Found = dict[str, float | None]
 
 
 def chosen(graph: OpGraph, device: str, config: PlanConfig) -> tuple[SearchResult, float]:
-    """The design of a request, and the decimal logarithm of the number of those it was chosen from."""
+    """Return the design of a request, and the decimal logarithm of the number of those it was chosen from."""
     choice = choose(PlanningProblem.of(graph, load_device(device), config))
     return choice.result, choice.space.size_log10
 
 
 def timed(name: str, work: Callable[[], object]) -> Row:
-    """How long something takes, in wall time and in processor time."""
+    """Return how long something takes, in wall time and in processor time."""
     wall, current = [], []
     for _ in range(RUNS):
         began, spent = perf_counter(), process_time()
@@ -70,7 +70,7 @@ def timed(name: str, work: Callable[[], object]) -> Row:
 
 
 def searches(model: str, graph: OpGraph) -> list[Row]:
-    """How long each search of one network takes."""
+    """Return how long each search of one network takes."""
     name, device = MODELS[model], load_device(DEVICE)
     config = PlanConfig(processors=PROCESSORS)
     wide = PlanConfig(processors=PROCESSORS, macs=WIDE)
@@ -92,7 +92,7 @@ def searches(model: str, graph: OpGraph) -> list[Row]:
 
 
 def growth() -> list[Row]:
-    """How long the exact search takes as networks, processors and kinds of segments grow."""
+    """Return how long the exact search takes as networks, processors and kinds of segments grow."""
     result: list[Row] = []
     for model in GROWING:
         graph = graph_of(model)
@@ -131,7 +131,7 @@ def times() -> None:
 
 
 def compared(model: str, graph: OpGraph, device: str, processors: tuple[str, ...]) -> tuple[Row, Found]:
-    """Result of each strategy for one network: as a row, and in ms."""
+    """Return the result of each strategy for one network: as a row, and in ms."""
     row: Row = {"network and processors": f"{MODELS[model]}, {device} {','.join(processors)}"}
     result: Found = {}
     spent: dict[str, float] = {}
@@ -154,7 +154,7 @@ def compared(model: str, graph: OpGraph, device: str, processors: tuple[str, ...
 
 
 def summary(found_ms: Sequence[Found]) -> list[Row]:
-    """How often each other strategy is better than the exact search, and by how much it is worse."""
+    """Return how often each other strategy is better than the exact search, and by how much it is worse."""
     result: list[Row] = []
     for strategy in STRATEGIES[1:]:
         both = [(found_m[strategy], found_m["exact"]) for found_m in found_ms if found_m[strategy] and found_m["exact"]]
@@ -173,7 +173,7 @@ def summary(found_ms: Sequence[Found]) -> list[Row]:
 
 
 def compared_case(case: tuple[str, str, tuple[str, ...]]) -> tuple[Row, Found]:
-    """`compared` of a model, a device and its processors, for a process of its own."""
+    """Return `compared` of a model, a device and its processors, for a process of its own."""
     model, device, processors = case
     result = compared(model, graph_of(model), device, processors)
     sys.stdout.write(f"{result[0]}\n")

@@ -17,7 +17,7 @@ PRECISIONS = ("fp32", "fp16")
 
 
 def row_of(name: str, precision: str, answer: DeviceAdvice) -> Row:
-    """A network on a device."""
+    """Return a network on a device."""
     single = answer.best_single
     return {
         "device and network": f"{answer.device}, {name}, {precision}",

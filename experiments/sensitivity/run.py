@@ -50,7 +50,7 @@ TOP = 8
 
 
 def measure(network: str, weights: Path, images: Path, count: int, until_s: float) -> dict[str, Any]:
-    """Sensitivity of one network, random designs and designs of fronts."""
+    """Return the sensitivity of one network, random designs and designs of fronts."""
     import torch
 
     from predictors.devices import load_device
@@ -95,7 +95,7 @@ def measure(network: str, weights: Path, images: Path, count: int, until_s: floa
 
 
 def _parted(photographs: "Tensor") -> "tuple[list[Tensor], list[Tensor]]":
-    """Photographs for measuring sensitivity and others for checking, both spread over all, in batches."""
+    """Return the photographs for measuring sensitivity and others for checking, both spread over all, in batches."""
     import torch
 
     mine = torch.zeros(len(photographs), dtype=torch.bool)
@@ -111,14 +111,14 @@ def _read(rows: Sequence[dict[str, Any]]) -> "list[Measured]":
 
 
 def _space(graph: "OpGraph", device: Any, config: Any) -> "DesignSpace":
-    """Designs of a network's stages, merged or not, on a device."""
+    """Return the designs of a network's stages, merged or not, on a device."""
     from stretch.planning.plan import PlanningProblem
 
     return PlanningProblem.of(graph, device, config).stage_space(merged=True)
 
 
 def predictor(network: str, graph: "OpGraph", alone: "Sequence[Measured]", designs: "Sequence[Measured]") -> "Sensitivity":
-    """Constants fitted to measurements of this experiment."""
+    """Return the constants fitted to measurements of this experiment."""
     from stretch import __version__
     from stretch.evaluation.sensitivity.fit import fit
     from stretch.planning.cost.accuracy import MeasuredOn
@@ -132,7 +132,7 @@ def predictor(network: str, graph: "OpGraph", alone: "Sequence[Measured]", desig
 
 
 def fronts_of(graph: "OpGraph", source: "Sensitivity", earlier: Sequence[Row] = ()) -> list[tuple[Row, Any]]:
-    """Every front of one network, each row with its design and with earlier measurements of it."""
+    """Return every front of one network, each row with its design and with earlier measurements of it."""
     known = {(row["design"], row["segments"]): row for row in earlier}
     result = [pair for front in FRONTS for pair in front_rows(graph, source, *front)]
     for row, _ in result:
@@ -144,7 +144,7 @@ def fronts_of(graph: "OpGraph", source: "Sensitivity", earlier: Sequence[Row] = 
 def front_rows(
     graph: "OpGraph", source: "Sensitivity", device: str, processors: tuple[str, ...], macs: tuple[float, float]
 ) -> list[tuple[Row, Any]]:
-    """The front of one network on some processors, exact and stretched segments together, each row with its design."""
+    """Return the front of one network on some processors, exact and stretched segments together, each row with its design."""
     from predictors.devices import load_device
     from stretch.planning.config import PlanConfig
     from stretch.planning.design.division import exact_kinds
@@ -212,7 +212,7 @@ FRONT_PREDICTED = ("predicted_ms", "speedup", "over_sequential", "predicted", "l
 
 
 def judged(run: dict[str, Any], source: "Sensitivity") -> tuple[Row, list[Row]]:
-    """How well random designs of one network are ranked, and each of them."""
+    """Return how well random designs of one network are ranked, and each of them."""
     from stretch.evaluation.sensitivity.fit import loss_of_design, spearman
 
     random = _read(run["random"])

@@ -45,7 +45,7 @@ Contender = Callable[[Any, Any], object]
 
 
 def bundle(work: Path, model: str, words: Sequence[str]) -> Path:
-    """A network branched for both cores, exactly."""
+    """Return a network branched for both cores, exactly."""
     folder = work / model.replace(":", "_")
     if not folder.exists():
         options = ["--device", DEVICE, "--processors", "cpu,gpu", "--lossless", "--weights", "none", "--out", str(folder)]
@@ -54,7 +54,7 @@ def bundle(work: Path, model: str, words: Sequence[str]) -> Path:
 
 
 def contenders(folders: tuple[Path, Path], cores: tuple[int, int], opened: ExitStack) -> dict[str, Contender]:
-    """Ways to run both networks."""
+    """Return the ways to run both networks."""
     mapping = {"cpu": f"cpu{cores[0]}", "gpu": f"cpu{cores[1]}"}
     sessions = [opened.enter_context(Session(folder, mapping)) for folder in folders]
     scheduler = opened.enter_context(Scheduler({"one": folders[0], "other": folders[1]}, mapping))
@@ -80,14 +80,14 @@ def contenders(folders: tuple[Path, Path], cores: tuple[int, int], opened: ExitS
 
 
 def measure(result: dict[str, Contender], inputs: tuple[Any, Any], rounds: int) -> dict[str, list[float]]:
-    """Milliseconds of each round of each schedule, which take turns, in an order that rotates."""
+    """Return the milliseconds of each round of each schedule, which take turns, in an order that rotates."""
     turns = {name: partial(timeit, partial(run, *inputs), number=1) for name, run in result.items()}
     taken = [play_round(turns, number) for number in range(WARM + rounds)][WARM:]
     return {name: [1e3 * seconds[name] for seconds in taken] for name in result}
 
 
 def row_of(pair: str, times: dict[str, list[float]]) -> Row:
-    """A pair in figures."""
+    """Return a pair in figures."""
     medians = {name: statistics.median(item) for name, item in times.items()}
     row: Row = {"pair": pair}
     for name, item in times.items():

@@ -44,7 +44,7 @@ TOP, WITHIN = 2, 1.3
 
 
 def ways(models: Sequence[str], device: DeviceProfile) -> dict[str, list[Candidate]]:
-    """Candidates of each network: exact designs for every set of processors, and the whole network on each."""
+    """Return the candidates of each network: exact designs for every set of processors, and the whole network on each."""
     result = {}
     for model in models:
         began = time.perf_counter()
@@ -56,7 +56,7 @@ def ways(models: Sequence[str], device: DeviceProfile) -> dict[str, list[Candida
 
 
 def pair_row(one: str, other: str, once: BestPair, often: BestPair) -> Row:
-    """A pair of networks in figures: until one inference of each is over, and many one after the other."""
+    """Return a pair of networks in figures: until one inference of each is over, and many one after the other."""
     best, fixed, sequential = once.best, once.fixed, once.sequential
     rate, fixed_rate = often.best.pairs_per_second or 0.0, often.fixed.pairs_per_second or 0.0
     sequential_rate = 1e3 / sequential.makespan_ms
@@ -79,12 +79,12 @@ def pair_row(one: str, other: str, once: BestPair, often: BestPair) -> Row:
 
 
 def words(pair: CandidatePair) -> str:
-    """Which processors each network uses."""
+    """Return which processors each network uses."""
     return "; ".join("+".join(value.processors) for value in (pair.first, pair.second))
 
 
 def rows_of(result: Mapping[str, list[Candidate]], device: DeviceProfile) -> list[Row]:
-    """A row for each pair of networks."""
+    """Return a row for each pair of networks."""
     rows = []
     for one, other in combinations(result, 2):
         both = result[one], result[other]
@@ -95,7 +95,7 @@ def rows_of(result: Mapping[str, list[Candidate]], device: DeviceProfile) -> lis
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
-    """Means of ratios over all pairs, and how often designs of several processors are in the best pair."""
+    """Return the means of ratios over all pairs, and how often designs of several processors are in the best pair."""
     result = []
     for name in ("over one after the other", "over the mapping", "rate over one after the other", "rate over the mapping"):
         ratios = [float(row[name] or 0) for row in rows]

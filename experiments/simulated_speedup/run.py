@@ -76,7 +76,7 @@ class Case:
 
 
 def cases_of(model: str) -> Iterator[Case]:
-    """Everything that is planned for a network."""
+    """Yield the everything that is planned for a network."""
     for place in PLACES:
         for design in DESIGNS:
             yield Case(model, *place, *design)
@@ -103,7 +103,7 @@ COLUMNS = (
 
 
 def _figures(plan_result: PlanResult, bound_ms: float) -> dict[str, Value]:
-    """Figures of a plan, as columns."""
+    """Return the figures of a plan, as columns."""
     run, certainty = plan_result.run, plan_result.certainty
     rivals = {rival.name.partition(":")[0]: rival for rival in plan_result.recommendation.rivals}
     single, same = rivals["single"], rivals.get("sequential_same_macs")
@@ -133,12 +133,12 @@ def _figures(plan_result: PlanResult, bound_ms: float) -> dict[str, Value]:
 
 
 def _ratio(rival: Rival | None) -> tuple[Value, Value, Value]:
-    """A control's time over the branches', and the ends of its 90 % interval."""
+    """Return a control's time over the branches', and the ends of its 90 % interval."""
     return (None, None, None) if rival is None else (round(rival.ratio, 3), round(rival.low, 3), round(rival.high, 3))
 
 
 def _contention_ms(plan_result: PlanResult) -> float:
-    """Time that the branches that each segment waits for lose because others compute, ms."""
+    """Return the time that the branches that each segment waits for lose because others compute, ms."""
     return sum(max(row.branches, key=lambda branch: branch.start_ms + branch.total_ms).contention_ms for row in plan_result.run.segments)
 
 
@@ -152,7 +152,7 @@ OF_MIXED = (
 
 
 def networks(rows: Rows, models: Sequence[str]) -> list[Row]:
-    """Every network on every device: speed-ups of each kind of design, and the merged mixed one."""
+    """Return every network on every device: speed-ups of each kind of design, and the merged mixed one."""
     result = []
     for model in models:
         for place in PLACES:
@@ -173,7 +173,7 @@ def _column(design: tuple[str, str]) -> str:
 
 
 def means(rows: Rows, models: Sequence[str]) -> list[Row]:
-    """Geometric means over the networks that have a design, next to the goals.
+    """Return the geometric means over the networks that have a design, next to the goals.
 
     A network without a stretched design runs on one processor, or as an exact or mixed
     design; it is left out of the means of stretched designs, and counted.
@@ -202,7 +202,7 @@ def _reached(value: Value, goal: float | None) -> str | None:
 
 
 def bounds(rows: Rows, models: Sequence[str]) -> list[Row]:
-    """Limits of merged mixed designs: geometric means of their speed-up, of one without any loss, and of their losses by cause."""
+    """Return the limits of merged mixed designs: geometric means of their speed-up, of one without any loss, and of their losses by cause."""
     result = []
     for place in PLACES:
         current = [row for model in models if (row := rows[Case(model, *place, *MIXED).name])["speed-up"] is not None]
@@ -218,7 +218,7 @@ def bounds(rows: Rows, models: Sequence[str]) -> list[Row]:
 
 
 def geo_mean(values: Sequence[Value]) -> float | None:
-    """The geometric mean of what is known; None of nothing."""
+    """Return the geometric mean of what is known; None of nothing."""
     some = [float(value) for value in values if value is not None]
     return round(geometric_mean(some), 3) if some else None
 
@@ -235,7 +235,7 @@ class Part(msgspec.Struct):
 
 
 def part_of(path: Path) -> Part:
-    """Rows of a file that the present code wrote; nothing where there is none, or another code's."""
+    """Return the rows of a file that the present code wrote; nothing where there is none, or another code's."""
     result = this_commit()
     commit = result.hash if result is not None and not result.dirty else None
     if commit is not None and path.exists():

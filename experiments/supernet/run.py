@@ -105,7 +105,7 @@ def parent_minutes() -> float:
 
 
 def cost_rows(alone: float, supernets: dict[str, float], parent: float) -> list[dict[str, Any]]:
-    """Cost of each way compared with one stand-alone training, without and with the original's own training.
+    """Return the cost of each way compared with one stand-alone training, without and with the original's own training.
 
     Args:
         alone: GPU minutes of one design trained alone, the mean over designs.

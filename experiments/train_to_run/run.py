@@ -48,7 +48,7 @@ def write(out: Path, name: str, result: dict[str, Any]) -> None:
 
 
 def images_of(data: Path) -> list[str]:
-    """The changes of a recipe that make it read an array file."""
+    """Return the changes of a recipe that make it read an array file."""
     return ["--set", "data.name=arrays", "--set", f"data.path={data}"]
 
 
@@ -132,7 +132,7 @@ def resume(data: Path, out: Path, epochs: int) -> None:
 
 
 def distance(run: Path, other: Path) -> dict[str, float]:
-    """How far the final weights of two runs are apart, relative to their size."""
+    """Return how far the final weights of two runs are apart, relative to their size."""
     from safetensors.torch import load_file
 
     a, b = (load_file(folder / "last.safetensors") for folder in (run, other))

@@ -80,7 +80,7 @@ def grow(costs: Sequence[KernelCost], targets: NDArray[np.float64], weights: NDA
 
 
 def _flatten(predictors: Sequence[NDArray[np.void]], base: float) -> Trees:
-    """The trees of scikit-learn as flat lists."""
+    """Return the trees of scikit-learn as flat lists."""
     roots: list[int] = []
     rows: list[tuple[int, float, int, int, float]] = []
     for nodes in predictors:
@@ -97,7 +97,7 @@ def _flatten(predictors: Sequence[NDArray[np.void]], base: float) -> Trees:
 
 
 def _rounded_threshold(threshold: float) -> float:
-    """A bound between two values of a feature, in few digits: whole features are separated halfway."""
+    """Return a bound between two values of a feature, in few digits: whole features are separated halfway."""
     return floor(threshold) + 0.5 if threshold >= 64 else round(threshold, 6)
 
 
@@ -118,7 +118,7 @@ class TimedKernel:
 
 
 def fit_kernels(rows: Sequence[TimedKernel], formula: Formula, grain: Grain) -> dict[str, KernelGroup]:
-    """A formula and, where there are enough kernels, trees for each group."""
+    """Return a formula and, where there are enough kernels, trees for each group."""
     members = group_members([row.cost for row in rows], tuple(formula.kernels))
     groups = {
         name: _group([rows[i] for i in members[name]], names, grain)
@@ -156,7 +156,7 @@ def _group(rows: Sequence[TimedKernel], names: Sequence[str], grain: Grain) -> K
 
 
 def time_kernels(groups: dict[str, KernelGroup], costs: Sequence[KernelCost], grain: Grain) -> Vector:
-    """Times of kernels by groups, ms; NaN where none has them."""
+    """Return the times of kernels by groups, ms; NaN where none has them."""
     times = np.full(len(costs), np.nan)
     for name, indices in group_members(costs, groups).items():
         if name is None:
@@ -192,7 +192,7 @@ MIN_POOLED = 8
 
 
 def _times_by(rows: Iterable[Latency], networks: Iterable[str], key: Callable[[Latency], tuple[str, ...]]) -> dict[Any, Vector]:
-    """Time of each network by key, in the order of the keys; NaN where it was not measured."""
+    """Return the time of each network by key, in the order of the keys; NaN where it was not measured."""
     position = {name: i for i, name in enumerate(networks)}
     times: dict[tuple[str, ...], Vector] = defaultdict(lambda: np.full(len(position), np.nan))
     for row in rows:
@@ -247,7 +247,7 @@ class Pool:
         return core_sets
 
     def sizes(self, without_fold: int | None = None) -> dict[Place, Vector]:
-        """Sizes of the parameters, from all networks or those outside of one fold."""
+        """Return the sizes of the parameters, from all networks or those outside of one fold."""
         training = np.array([self.folds[name] != without_fold for name in self.networks.costs])
         return fit_pooled(self.designs, self.formula, self.timed, training)
 
@@ -269,7 +269,7 @@ class Pool:
         return dict(by_place)
 
     def interval_ends(self, precision: str, without_family: str | None = None) -> tuple[float, float]:
-        """Ends of the interval at a precision, from networks left out on all devices."""
+        """Return the ends of the interval at a precision, from networks left out on all devices."""
         from scipy.stats import t
 
         families = self.networks.families
@@ -283,7 +283,7 @@ class Pool:
         return float(np.exp(-half_width)), float(np.exp(half_width))
 
     def interval(self, precision: str) -> Interval:
-        """The interval at a precision: ten networks on one device are too few for quantiles."""
+        """Return the interval at a precision: ten networks on one device are too few for quantiles."""
         low, high = self.interval_ends(precision)
         return Interval(COVERAGE, float(f"{low:.4g}"), float(f"{high:.4g}"), POOLED_METHOD)
 
@@ -310,7 +310,7 @@ FEW_FAMILIES = 8
 
 
 def family_folds(families: Mapping[str, str], kinds: Mapping[str, Set[str]], folds: int | None = None) -> dict[str, int]:
-    """The fold of each network; every family is in one fold, of few families each in a fold of its own.
+    """Return the fold of each network; every family is in one fold, of few families each in a fold of its own.
 
     Largest families first, each into the fold with the fewest networks. Where only
     two families have a kind of kernel, they are put into different folds, so that
@@ -367,7 +367,7 @@ BORROWED_FITS = {
 
 
 def add_borrowed(fit: Fit, measured_on: str) -> Fit:
-    """The fit, completed by kernel groups of another table with the same device, cores and precision, if there is one."""
+    """Return the fit, completed by kernel groups of another table with the same device, cores and precision, if there is one."""
     borrowed = BORROWED_FITS.get(fit.backend)
     if borrowed is None:
         return fit
@@ -387,7 +387,7 @@ def add_borrowed(fit: Fit, measured_on: str) -> Fit:
 
 @cache
 def _pool_of(name: str) -> tuple[Pool, dict[Place, Vector]]:
-    """The pooled fit of a table to all of its networks, and its parameters by place."""
+    """Return the pooled fit of a table to all of its networks, and its parameters by place."""
     borrowed = next(entry for entry in BORROWED_FITS.values() if entry.measurements == name)
     measured = load_measurements(name)
     networks = Networks(measured.graphs, measured.families, borrowed.backend)
@@ -429,7 +429,7 @@ class _Task:
     folds: Mapping[str, int]  # Fold of each network.
 
     def rows(self, device: str | None = None) -> Iterator[Latency]:
-        """Rows of this processor and precision, of all devices or one."""
+        """Yield the rows of this processor and precision, of all devices or one."""
         for row in self.measurements.latencies:
             if (row.processor, row.precision) == (self.family, self.precision) and device in (None, row.device):
                 yield row
@@ -440,11 +440,11 @@ class _Task:
         return self.device.processors[self.family].core_sets
 
     def processor(self, core_set: str) -> Processor:
-        """The processor of the profile with one core set."""
+        """Return the processor of the profile with one core set."""
         return self.device.processor(f"{self.family}[{core_set}]")
 
     def grain(self, core_set: str) -> Grain:
-        """Units that the processor works in with one core set."""
+        """Return the units that the processor works in with one core set."""
         return processor_grain(self.processor(core_set), self.precision)
 
     @cached_property
@@ -484,7 +484,7 @@ def fit_device(
     step: Callable[[], object] = lambda: None,
     report: Callable[[str], object] = lambda message: None,
 ) -> list[EvaluatedFit]:
-    """Fits of everything that was measured on a device and that its profile has.
+    """Return the fits of everything that was measured on a device and that its profile has.
 
     Args:
         measured_on: Device in the tables; the profile's own id if None. Another
@@ -538,7 +538,7 @@ def fit_device(
 
 
 def _fit(task: _Task) -> list[EvaluatedFit]:
-    """Fits of all core sets of one processor at one precision."""
+    """Return the fits of all core sets of one processor at one precision."""
     times: dict[str, Predictions] = defaultdict(dict)
     for row in task.rows(task.measured_on):
         if row.core_set in task.core_sets:
@@ -558,7 +558,7 @@ def _fit(task: _Task) -> list[EvaluatedFit]:
 
 
 def _has_kernel_times(task: _Task) -> bool:
-    """Whether fits are to times of single kernels; whole networks alone must have parameters to fit."""
+    """Return whether fits are to times of single kernels; whole networks alone must have parameters to fit."""
     key = (task.measured_on, task.family, task.precision)
     if task.formula.kernels and any((row.device, row.processor, row.precision) == key for row in task.measurements.kernels):
         return True
@@ -571,7 +571,7 @@ def _has_kernel_times(task: _Task) -> bool:
 
 
 def predict(model: FittedModel, networks: Networks, name: str) -> float:
-    """Time of a network from its kernels, ms, as `predictors.predictor` computes it."""
+    """Return the time of a network from its kernels, ms, as `predictors.predictor` computes it."""
     return sum(time.ms for time in model.times(networks.costs[name])) + model.inference_ms(networks.io_elements(name))
 
 
@@ -600,7 +600,7 @@ def _evaluate(task: _Task, fit: Fit, measured: Predictions, predicted: Predictio
 
 
 def _from_pool(task: _Task, without_fold: int | None, times: Mapping[str, Predictions]) -> dict[str, Fit]:
-    """Fits that share parameters with all devices and precisions."""
+    """Return the fits that share parameters with all devices and precisions."""
     pool = task.pool
     sizes = pool.sizes() if without_fold is None else pool.left_out[without_fold]
     matrix = pool.designs[task.precision]
@@ -608,7 +608,7 @@ def _from_pool(task: _Task, without_fold: int | None, times: Mapping[str, Predic
 
 
 def _from_networks(task: _Task, without_fold: int | None, times: Mapping[str, Predictions]) -> dict[str, Fit]:
-    """Fits to whole networks: those of the other devices share the prior."""
+    """Return the fits to whole networks: those of the other devices share the prior."""
     matrix = design(task.networks, task.formula, task.grain(next(iter(times))), task.precision)
     runtimes = {row.runtime for row in task.rows(task.measured_on)}
     rows = (row for row in task.rows() if row.runtime in runtimes)
@@ -620,7 +620,7 @@ def _from_networks(task: _Task, without_fold: int | None, times: Mapping[str, Pr
 
 
 def _from_kernels(task: _Task, without_fold: int | None, times: Mapping[str, Predictions]) -> dict[str, Fit]:
-    """Fits to single kernels, then from their sums to whole networks."""
+    """Return the fits to single kernels, then from their sums to whole networks."""
     fits = {}
     for core_set, measured in times.items():
         key = (task.measured_on, task.family, core_set, task.precision)

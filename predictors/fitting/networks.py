@@ -49,7 +49,7 @@ class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     spread: Annotated[float, msgspec.Meta(gt=0, le=5)] = 0.5  # How unsure that is, as a logarithm; for pooled fits.
 
     def applies_to(self, group: str) -> bool:
-        """Whether it has a part in the times of a group."""
+        """Return whether it has a part in the times of a group."""
         return group in self.groups or group.partition(":")[0] in self.groups
 
 
@@ -82,7 +82,7 @@ class Formula(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def load_formula(backend: str) -> Formula:
-    """The formula of a backend, or of the one that it is based on."""
+    """Return the formula of a backend, or of the one that it is based on."""
     path = FORMULA_FOLDER / f"{backend}.toml"
     if not path.exists():
         base = load_rules(backend).base
@@ -106,7 +106,7 @@ def load_formula(backend: str) -> Formula:
 
 
 def processor_grain(processor: Processor, precision: str) -> Grain:
-    """Units that a processor works in at a precision."""
+    """Return the units that a processor works in at a precision."""
     return Grain(processor.width_slice, round(processor.profile.reduce_slice.value), ITEM_BYTES[precision])
 
 
@@ -125,7 +125,7 @@ class Networks:
         return {name: [kernel.cost for kernel in fuser.fuse(graph)] for name, graph in self.graphs.items()}
 
     def io_elements(self, name: str) -> int:
-        """Elements of all inputs and outputs of a network."""
+        """Return the elements of all inputs and outputs of a network."""
         return sum(map(sum, io_elements(self.graphs[name])))
 
     @property
@@ -161,7 +161,7 @@ class Design:
 
 
 def design(networks: Networks, formula: Formula, grain: Grain, precision: str) -> Design:
-    """Units of the parameters that have a prior at a precision.
+    """Return the units of the parameters that have a prior at a precision.
 
     Args:
         precision: Such as ``fp32``.
@@ -200,7 +200,7 @@ def solve(
     least: Vector | None = None,
     weights: Vector | None = None,
 ) -> Vector:
-    """Sizes c ≥ least that minimise Σ(weight · (matrix·c ÷ times − 1))² + noise² · Σ((c − prior) ÷ (spread · prior))².
+    """Return the sizes c ≥ least that minimise Σ(weight · (matrix·c ÷ times − 1))² + noise² · Σ((c − prior) ÷ (spread · prior))².
 
     The most likely sizes if times have a relative error of `noise` and each size
     one of `spread` around its prior: ridge regression towards the prior
@@ -245,7 +245,7 @@ def solve_robustly(
 
 
 def rounded(value: float) -> float:
-    """A number with as many digits as are stored."""
+    """Return a number with as many digits as are stored."""
     return float(f"{value:.{DIGITS - 1}e}")
 
 
@@ -261,7 +261,7 @@ METHOD = (
 
 
 def interval_ends(ratios: Sequence[float], coverage: float = COVERAGE) -> tuple[float, float]:
-    """Factors on a prediction between which a new time lies with probability `coverage`.
+    """Return the factors on a prediction between which a new time lies with probability `coverage`.
 
     Both ends are order statistics, each with half of the rest beyond it; with n
     ratios the k-th smallest is k ÷ (n + 1) of the way. With too few for that the outermost are taken.
@@ -280,7 +280,7 @@ def interval_ends(ratios: Sequence[float], coverage: float = COVERAGE) -> tuple[
 def _left_out_coverage(
     ratios: Mapping[str, float], families: Mapping[str, str], ends: Callable[[Mapping[str, float]], tuple[float, float]]
 ) -> float:
-    """Share of networks between the ends that networks of other families give."""
+    """Return the share of networks between the ends that networks of other families give."""
     covered = []
     for family in {families[name] for name in ratios}:
         others = {name: ratio for name, ratio in ratios.items() if families[name] != family}
@@ -291,7 +291,7 @@ def _left_out_coverage(
 
 
 def family_interval_ends(ratios: Mapping[str, float], families: Mapping[str, str]) -> tuple[float, float]:
-    """Factors on a prediction between which a network of a new family lies with the probability `COVERAGE`.
+    """Return the factors on a prediction between which a network of a new family lies with the probability `COVERAGE`.
 
     Networks of one family err alike, so that quantiles over networks promise too
     much: the level is raised until families that are left out are covered.
@@ -305,7 +305,7 @@ def family_interval_ends(ratios: Mapping[str, float], families: Mapping[str, str
 
 
 def family_interval(ratios: Mapping[str, float], families: Mapping[str, str]) -> Interval:
-    """The interval of a fit from all ratios, see `family_interval_ends`."""
+    """Return the interval of a fit from all ratios, see `family_interval_ends`."""
     low, high = family_interval_ends(ratios, families)
     return Interval(COVERAGE, float(f"{low:.4g}"), float(f"{high:.4g}"), METHOD)
 
@@ -326,7 +326,7 @@ MIN_BYTE_MACS, MIN_LAUNCH_MS = 0.5, 5e-4
 
 
 def core_counts(core_set: str) -> dict[str, int]:
-    """Number of cores of each kind in a core set's name, such as ``1large3med``; empty if it has none."""
+    """Return the number of cores of each kind in a core set's name, such as ``1large3med``; empty if it has none."""
     return {kind: int(count) for count, kind in re.findall(r"(\d+)([A-Za-z]+)", core_set)}
 
 
@@ -358,7 +358,7 @@ class TimedCoreSet:
 def fit_core_sets(
     matrix: Design, formula: Formula, precision: str, sets: Sequence[TimedCoreSet], training: Vector
 ) -> dict[tuple[str, str], Vector]:
-    """Sizes of the parameters for every core set."""
+    """Return the sizes of the parameters for every core set."""
     keys = {cores.key for cores in sets}
     # A core set without a measured single core counts as a single core.
     single = [cores for cores in sets if cores.cores == 1 or (cores.device, cores.single_core) not in keys]
@@ -383,7 +383,7 @@ def _fit_from_priors(matrix: Design, precision: str, core_set: TimedCoreSet, tra
 
 
 def scaled_prior(units: Vector, times: Vector, priors: Sequence[TermPrior]) -> Vector:
-    """Sizes in ms from priors in multiply-accumulates, bytes and launches: what one of each costs here."""
+    """Return the sizes in ms from priors in multiply-accumulates, bytes and launches: what one of each costs here."""
     parts = np.array([[prior.compute, prior.memory, prior.launch] for prior in priors])
     rows = (units @ parts) / times[:, None]
     scale = np.maximum(rows.mean(axis=0), np.finfo(float).tiny)
@@ -443,7 +443,7 @@ Place = tuple[str, str, str]
 def fit_pooled(
     designs: Mapping[str, Design], formula: Formula, sets: Mapping[str, Sequence[TimedCoreSet]], training: Vector
 ) -> dict[Place, Vector]:
-    """Sizes of the parameters for every precision and core set; of several runtimes those of the least sum."""
+    """Return the sizes of the parameters for every precision and core set; of several runtimes those of the least sum."""
     model = _PooledModel(designs, formula, sets, training)
     optimum = model.fit()
     sizes: dict[Place, list[Vector]] = {}
@@ -511,7 +511,7 @@ class _PooledModel:
         self._places = np.array(indices, dtype=np.intp).reshape(-1, 3).T
 
     def _indices(self, precision: str, core_set: TimedCoreSet) -> tuple[int, int, int]:
-        """Index of a precision, of a core set and of its runtime."""
+        """Return the index of a precision, of a core set and of its runtime."""
         return self._precisions.index(precision), self._keys.index(core_set.key), self._runtimes.index(core_set.runtime)
 
     def _split(self, factors: Vector) -> list[Vector]:
@@ -520,20 +520,20 @@ class _PooledModel:
         ]
 
     def fit(self) -> Vector:
-        """The most likely factors, as logarithms."""
+        """Return the most likely factors, as logarithms."""
         from scipy.optimize import minimize
 
         options = {"maxiter": 5000, "maxfun": 10000, "ftol": 1e-13, "gtol": 1e-6}
         return np.asarray(minimize(self._loss, np.zeros(self._ends[-1]), jac=True, method="L-BFGS-B", options=options).x)
 
     def sizes(self, factors: Vector, precision: str, core_set: TimedCoreSet) -> Vector:
-        """Sizes on one core set at one precision with one runtime."""
+        """Return the sizes on one core set at one precision with one runtime."""
         indices = np.array(self._indices(precision, core_set), dtype=np.intp)[:, None]
         sizes: Vector = np.exp(self._log_sizes(self._split(factors), *indices)[0])
         return sizes
 
     def _log_sizes(self, factors: Sequence[Vector], p: Index, d: Index, r: Index) -> Vector:
-        """Logarithms of the sizes, places × parameters."""
+        """Return the logarithms of the sizes, places × parameters."""
         common, of_precision, speed, speed_at, parts, parts_at, runtime, runtime_on = factors
         logs: Vector = (
             self._base[p, d] + common + of_precision[p] + (speed[d] + speed_at[p, d])[:, None] + (parts[d] + parts_at[p, d])[:, self._part]
@@ -543,7 +543,7 @@ class _PooledModel:
         return logs
 
     def _loss(self, factors: Vector) -> tuple[float, Vector]:
-        """Minus the logarithm of how likely factors are, and its gradient."""
+        """Return the minus the logarithm of how likely factors are, and its gradient."""
         p, d, r = self._places
         predicted = np.exp(self._log_sizes(self._split(factors), p, d, r)) * self._units
         total = predicted.sum(axis=1)

@@ -75,7 +75,7 @@ def fit_priors(
     measurements: Sequence[Measurements],
     step: Callable[[], object] = lambda: None,
 ) -> list[Prior]:
-    """Priors of all core sets and precisions of a device that have no fit and enough relatives."""
+    """Return the priors of all core sets and precisions of a device that have no fit and enough relatives."""
     pool = _Pool([profile for profile in profiles if profile.id != device.id], measurements)
     own_pool = _Pool([device], measurements)
     priors = []
@@ -110,7 +110,7 @@ def log_ratios(chips: Sequence[FittedProcessor], precision: str) -> list[dict[st
 
 
 def spread(ratios: Sequence[Mapping[str, float]]) -> tuple[float, float]:
-    """Middle and half-width of the interval of a chip's log ratios, from those of other chips."""
+    """Return the middle and half-width of the interval of a chip's log ratios, from those of other chips."""
     middles = np.array([np.median(list(ratio.values())) for ratio in ratios])
     within = np.mean([np.var(np.array(list(ratio.values())) - middle) for ratio, middle in zip(ratios, middles, strict=True)])
     between = np.var(middles, ddof=1) * (1 + 1 / len(middles))
@@ -119,12 +119,12 @@ def spread(ratios: Sequence[Mapping[str, float]]) -> tuple[float, float]:
 
 
 def _interval(half_width: float, method: str) -> Interval:
-    """An interval around a prediction from half of that of its logarithm."""
+    """Return an interval around a prediction from half of that of its logarithm."""
     return Interval(COVERAGE, rounded(exp(-half_width)), rounded(exp(half_width)), method)
 
 
 def _left_out(chips: int, errors: Vector | list[float], covered: NDArray[np.bool_] | list[bool]) -> LeftOut:
-    """How good predictions were, from the relative error of each, and whether its time was within the interval."""
+    """Return how good predictions were, from the relative error of each, and whether its time was within the interval."""
     sizes = np.abs(errors)
     shares = (float(np.mean(sizes <= 0.2)), float(np.mean(sizes)), float(np.mean(covered)))
     return LeftOut(chips, len(errors), *map(rounded, shares))
@@ -185,7 +185,7 @@ def _prior_from_fewer_cores(pool: "_Pool", device: DeviceProfile, processor: Pro
 
 
 def _is_proper_subset(part: str, whole: str) -> bool:
-    """Whether a core set such as ``3med`` is a proper part of another such as ``1large3med``."""
+    """Return whether a core set such as ``3med`` is a proper part of another such as ``1large3med``."""
     inner, outer = core_counts(part), core_counts(whole)
     return part != whole and bool(inner) and all(count <= outer.get(kind, 0) for kind, count in inner.items())
 
@@ -199,7 +199,7 @@ class _Pool:
         self._costs: dict[tuple[str, str], dict[str, list[KernelCost]]] = {}
 
     def relatives(self, device: DeviceProfile, processor: Processor, precision: str) -> list[FittedProcessor]:
-        """Relatives of a processor of a device; of several profiles of one measured device the first alone."""
+        """Return the relatives of a processor of a device; of several profiles of one measured device the first alone."""
         chips: dict[tuple[str, str], FittedProcessor] = {}
         for profile in self._profiles:
             for relative in _fitted_processors(profile, precision):
@@ -211,7 +211,7 @@ class _Pool:
         return [chip for chip in chips.values() if chip.measured]
 
     def own(self, device: DeviceProfile, precision: str) -> list[FittedProcessor]:
-        """The fitted processors of one of the profiles."""
+        """Return the fitted processors of one of the profiles."""
         fitted = _fitted_processors(device, precision)
         return [
             self._chip(Relative(device.id, processor.family, processor.core_set, precision), processor, processor.fits[precision])
@@ -219,7 +219,7 @@ class _Pool:
         ]
 
     def _chip(self, name: Relative, relative: Processor, fit: Fit) -> FittedProcessor:
-        """A relative with what was measured on it, all networks as kernels of its own runtime."""
+        """Return a relative with what was measured on it, all networks as kernels of its own runtime."""
         if name not in self._chips:
             model = FittedModel(fit, relative)
             tables = [table for table in self._measurements if table.source.title in fit.source]
@@ -229,14 +229,14 @@ class _Pool:
         return self._chips[name]
 
     def _networks(self, backend: str, table: Measurements) -> dict[str, list[KernelCost]]:
-        """The networks of a table as kernels of a backend."""
+        """Return the networks of a table as kernels of a backend."""
         key = (backend, table.source.title)
         if key not in self._costs:
             self._costs[key] = Networks(table.graphs, table.families, backend).costs
         return self._costs[key]
 
     def _measured(self, name: Relative, fit: Fit) -> dict[str, float]:
-        """Time of each network, ms, on the device that the fit says it is from."""
+        """Return the time of each network, ms, on the device that the fit says it is from."""
         key = (name.processor, name.core_set, name.precision)
         return {
             row.network: row.ms
@@ -247,7 +247,7 @@ class _Pool:
 
 
 def _fitted_processors(profile: DeviceProfile, precision: str) -> list[Processor]:
-    """Processors of a profile that have a fit at a precision, with every core set."""
+    """Return the processors of a profile that have a fit at a precision, with every core set."""
     processors = [
         profile.processor(f"{family}[{core_set}]") for family, processor in profile.processors.items() for core_set in processor.core_sets
     ]
@@ -255,7 +255,7 @@ def _fitted_processors(profile: DeviceProfile, precision: str) -> list[Processor
 
 
 def _is_relative(profile: DeviceProfile, relative: Processor, device: DeviceProfile, processor: Processor) -> bool:
-    """Whether a processor of one profile is a relative of a processor of another device."""
+    """Return whether a processor of one profile is a relative of a processor of another device."""
     if relative.profile.backend in processor.profile.relatives:
         return True
     same_kind = relative.family == processor.family and _runtime(profile, relative) == _runtime(device, processor)
@@ -263,7 +263,7 @@ def _is_relative(profile: DeviceProfile, relative: Processor, device: DeviceProf
 
 
 def _runtime(device: DeviceProfile, processor: Processor) -> tuple[str, str | None]:
-    """Runtime of a processor and the way to reach it, whichever implementations are chosen there."""
+    """Return the runtime of a processor and the way to reach it, whichever implementations are chosen there."""
     rules, link = load_rules(processor.profile.backend), device.links.get(processor.family)
     return rules.base or rules.id, link.runtime if link else None
 
@@ -342,7 +342,7 @@ class CalibrationResult:
 
 
 def read_networks(path: Path) -> list[NetworkTime]:
-    """A table of networks, checked: CSV whose columns are the fields of `NetworkTime`, in any order.
+    """Return a table of networks, checked: CSV whose columns are the fields of `NetworkTime`, in any order.
 
     Raises:
         StretchError: If a row has no time or no number where one belongs, or two rows contradict each other; the line is named.
@@ -368,7 +368,7 @@ def calibrate(
     source: str,
     rewrites: Sequence[str] = (),
 ) -> tuple[list[Prior], dict[str, CalibrationResult]]:
-    """Priors of every core set and precision of a profile, those of the rows calibrated.
+    """Return the priors of every core set and precision of a profile, those of the rows calibrated.
 
     Args:
         base: The profile that is calibrated.
@@ -434,12 +434,12 @@ def calibrate(
 
 
 def _identity_calibration(source: str) -> Calibration:
-    """A calibration that changes nothing."""
+    """Return a calibration that changes nothing."""
     return Calibration(dict.fromkeys(FAMILIES, 1.0), 0.0, 0.0, (), source)
 
 
 def _mean_square_error(calibrated: CalibrationResult) -> float:
-    """Mean square of the logarithmic error of networks, each predicted by the others."""
+    """Return the mean square of the logarithmic error of networks, each predicted by the others."""
     networks = calibrated.prior.calibration.networks if calibrated.prior.calibration else ()
     return float(np.mean([log(row.left_out_ms / row.measured_ms) ** 2 for row in networks])) if networks else 0.0
 
@@ -477,7 +477,7 @@ class _Parts:
         self.rewrites = rewrites
 
     def of(self, graph: OpGraph) -> Vector:
-        """Ms that each family of kernels works, number of kernels, inferences, images, and ms that are not calibrated (kernels that the CPU computes)."""
+        """Return the ms that each family of kernels works, number of kernels, inferences, images, and ms that are not calibrated (kernels that the CPU computes)."""
         estimate = self.predictor.predict(apply_exact_rewrites(graph, self.rewrites)[0], self.processor, self.precision)
         parts = dict.fromkeys((*FAMILIES, "kernels", "inferences", "images", "elsewhere"), 0.0)
         for kernel in estimate.kernels:
@@ -490,7 +490,7 @@ class _Parts:
         return np.array(list(parts.values()))
 
     def middle(self) -> Vector:
-        """Logarithms of the numbers before anything was measured."""
+        """Return the logarithms of the numbers before anything was measured."""
         launch_ms = self.profile.launch_us.value / 1e3
         links, place = self.predictor.links, self.processor
         moved_ms = links.ms(HOST, place, IMAGE, self.precision) + links.ms(place, HOST, 0, self.precision)
@@ -513,7 +513,7 @@ class _Posterior:
 
 
 def _shares(logs: Vector, parts: Vector, row: NetworkTime | None) -> Vector:
-    """Times of each family of kernels, then the additional times of kernels, inference and pipeline, ms."""
+    """Return the times of each family of kernels, then the additional times of kernels, inference and pipeline, ms."""
     relative = logs[[SCALE, DEPTHWISE, OTHER, GELU]] + np.array([0.0, *[logs[SCALE]] * 3])
     return np.asarray(
         np.exp([*relative, *logs[[KERNEL, INFERENCE, PIPELINE]]]) * np.append(parts[:6], parts[6] * (row is not None and row.pipeline))
@@ -526,7 +526,7 @@ def _ms(logs: Vector, parts: Vector, row: NetworkTime | None) -> float:
 
 
 def _slope(logs: Vector, parts: Vector, row: NetworkTime | None) -> Vector:
-    """Derivative of the logarithm of a time by the numbers."""
+    """Return the derivative of the logarithm of a time by the numbers."""
     shares = _shares(logs, parts, row)
     slopes: Vector = np.append(shares, 0.0) / (shares.sum() + parts[7])
     slopes[SCALE] = slopes[: GELU + 1].sum()
@@ -535,12 +535,12 @@ def _slope(logs: Vector, parts: Vector, row: NetworkTime | None) -> Vector:
 
 
 def _spread(row: NetworkTime) -> float:
-    """Standard deviation of a row's logarithm around its prediction."""
+    """Return the standard deviation of a row's logarithm around its prediction."""
     return sqrt((row.spread or MEASURED) ** 2 + NETWORKS**2)
 
 
 def _posterior(rows: Sequence[NetworkTime], parts: Sequence[Vector], before: _Posterior) -> _Posterior:
-    """The most probable numbers, given the rows and the numbers before them."""
+    """Return the most probable numbers, given the rows and the numbers before them."""
     free_numbers = np.diag(before.covariance) > 0
     whiten = np.linalg.inv(np.linalg.cholesky(before.covariance[np.ix_(free_numbers, free_numbers)]))
 
@@ -575,7 +575,7 @@ def _calibrated(
     source: str,
     lead: CalibrationResult | None,
 ) -> CalibrationResult:
-    """The calibration of one core set at one precision; `lead` is that of the core set with most networks, whose numbers it begins with."""
+    """Return the calibration of one core set at one precision; `lead` is that of the core set with most networks, whose numbers it begins with."""
     description = f"{start.processor}[{start.core_set}] in {start.precision}"
     if lead is None and 0 < len(rows) == sum(row.pipeline for row in rows) < MIN_PIPELINES:
         raise StretchError(
@@ -610,7 +610,7 @@ def _calibrated(
     quantile = float(stats.t.ppf(0.5 + COVERAGE / 2, degrees_of_freedom))
 
     def width(covariance: Vector) -> float:
-        """Half of the interval of the logarithm, of the average candidate."""
+        """Return the half of the interval of the logarithm, of the average candidate."""
         variances = [_Posterior(posterior.mean, covariance).variance(p) for p in reference]
         return quantile * interval_factor * sqrt(float(np.mean(variances)) + NETWORKS**2)
 

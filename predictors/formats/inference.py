@@ -27,7 +27,7 @@ _WINDOWS, _ALIKE = 22, 18
 
 
 def infer_shapes(model: Any, name: str) -> list[Any]:
-    """The `onnx.ValueInfoProto` of inputs, of tensors as far as they can be worked out, and of outputs.
+    """Return the `onnx.ValueInfoProto` of inputs, of tensors as far as they can be worked out, and of outputs.
 
     Args:
         model: An `onnx.ModelProto`; not changed.
@@ -43,7 +43,7 @@ def infer_shapes(model: Any, name: str) -> list[Any]:
 
 
 def without_weights(model: Any) -> Any:
-    """A copy whose large weights are inputs of the same shape."""
+    """Return a copy whose large weights are inputs of the same shape."""
     import onnx
     from onnx import helper
 
@@ -66,7 +66,7 @@ def without_weights(model: Any) -> Any:
 
 
 def _answer(content: bytes) -> tuple[bool, bytes]:
-    """Whether inference went well, and the model with its shapes, or the error in them."""
+    """Return whether inference went well, and the model with its shapes, or the error in them."""
     import onnx
 
     try:
@@ -77,7 +77,7 @@ def _answer(content: bytes) -> tuple[bool, bytes]:
 
 
 def _in_child(content: bytes) -> tuple[bool, bytes]:
-    """`_answer` of a process of its own, which may end in any way."""
+    """Return `_answer` of a process of its own, which may end in any way."""
     # the same modules as here, and none from the folder where the command runs
     program = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import _serve; _serve()"
     with suppress(subprocess.TimeoutExpired):

@@ -66,11 +66,11 @@ class ShapedNode:
         return shape
 
     def stored(self, index: int) -> Shape | None:
-        """Shape of an input that is stored; None if it is left out or computed."""
+        """Return the shape of an input that is stored; None if it is left out or computed."""
         return self.inputs[index] if index < len(self.inputs) and not self.computed[index] else None
 
     def pair(self, name: str, usual: int) -> tuple[int, int]:
-        """Two numbers of an attribute."""
+        """Return two numbers of an attribute."""
         first, second = self.attrs.get(name, (usual, usual))
         return int(first), int(second)
 
@@ -80,7 +80,7 @@ _RECURRENT = ("LSTM", "GRU", "RNN")
 
 
 def opaque(node: ShapedNode) -> Step:
-    """An operator that is known by its sizes alone."""
+    """Return an operator that is known by its sizes alone."""
     assert node.shape is not None
     out = node.shape
     weights = sum(prod(shape) for shape, computed in zip(node.inputs, node.computed, strict=True) if shape and not computed)
@@ -100,7 +100,7 @@ def opaque(node: ShapedNode) -> Step:
 
 
 def _window(node: ShapedNode, kernel: tuple[int, int]) -> dict[str, Any]:
-    """How a window slides over an image."""
+    """Return how a window slides over an image."""
     stride, dilation = node.pair("strides", 1), node.pair("dilations", 1)
     auto = node.attrs.get("auto_pad", b"NOTSET").decode()
     if auto in ("NOTSET", "VALID"):
@@ -187,7 +187,7 @@ _CONSTANTS = frozenset({"Constant", "ConstantOfShape", "Shape", "Range"})
 
 
 def read_onnx(path: str | Path, input_shape: InputShapes | None = None) -> OpGraph:
-    """The operator graph of an ONNX network, as far as ONNX infers its shapes.
+    """Return the operator graph of an ONNX network, as far as ONNX infers its shapes.
 
     Args:
         input_shape: Of its first input, batch first, or of several in their order or by their names, images as N×C×H×W; the file's
@@ -233,13 +233,13 @@ class Readers:
                 self._by_name.setdefault(name, []).append(node)
 
     def cast(self, tensor: str, types: Collection[int]) -> bool:
-        """Whether all that reads a tensor first makes it one of some types."""
+        """Return whether all that reads a tensor first makes it one of some types."""
         value = self._by_name.get(tensor, [])
         to = [attr.i for node in value for attr in node.attribute if attr.name == "to"]
         return bool(value) and all(node.op_type == "Cast" for node in value) and len(to) == len(value) and set(to) <= set(types)
 
     def turn(self, tensor: str) -> bool:
-        """Whether all that reads a tensor first puts its last axis second, whatever is computed of single elements before."""
+        """Return whether all that reads a tensor first puts its last axis second, whatever is computed of single elements before."""
         seen, waiting, result = {tensor}, [tensor], False
         while waiting:
             for node in self._by_name.get(waiting.pop(), []):
@@ -270,7 +270,7 @@ def _turn(graph: Any, value: Any) -> None:
 
 
 def decode(path: Path, hint: str = "export it again") -> Any:
-    """The `onnx.ModelProto` of a file of any exporter; weights in other files stay there."""
+    """Return the `onnx.ModelProto` of a file of any exporter; weights in other files stay there."""
     import onnx
 
     content = read_bytes(path, "model", MAX_BYTES)
@@ -284,7 +284,7 @@ def decode(path: Path, hint: str = "export it again") -> Any:
 
 
 def _by_name(path: Path, names: Sequence[str], requested: InputShapes | None) -> dict[str, Sequence[int]]:
-    """The shapes that are given, by the names of inputs."""
+    """Return the shapes that are given, by the names of inputs."""
     if requested is None:
         return {}
     if not isinstance(requested, Mapping):
@@ -316,7 +316,7 @@ def _resolve_shapes(path: Path, inputs: list[Any], requested: Mapping[str, Seque
 
 
 def _infer(path: Path, model: Any) -> dict[str, Shape]:
-    """Shapes of all tensors whose sizes ONNX can infer."""
+    """Return the shapes of all tensors whose sizes ONNX can infer."""
     # Sizes that an exporter wrote for another input would contradict the requested one.
     del model.graph.value_info[:]
     for value in model.graph.output:
@@ -339,7 +339,7 @@ class _OnnxLowering:
         self._maker: dict[str, str] = {}
 
     def graph(self, inputs: list[Any]) -> OpGraph:
-        """The operator graph; of several outputs one operator that reads them all."""
+        """Return the operator graph; of several outputs one operator that reads them all."""
         for index, value in enumerate(inputs):
             self._append(value.name if index else "input", ("input", {"shape": self._shapes[value.name]}), (), value.name)
         for node in self._graph.node:
@@ -376,7 +376,7 @@ class _OnnxLowering:
                 self._append(output, ("view", {"shape": part.shape}) if same else opaque(part), (name,), output)
 
     def _step(self, shaped: ShapedNode, sources: tuple[str, ...]) -> Step:
-        """The operator of a node, if its shape is the one that ONNX gives; else one of that shape."""
+        """Return the operator of a node, if its shape is the one that ONNX gives; else one of that shape."""
         with suppress(KeyError, ValueError, IndexError, TypeError, ZeroDivisionError):
             kind, attrs = RULES[shaped.kind](shaped)
             rules, ins = kind_of(kind), [self._ops[source].shape for source in sources]

@@ -47,7 +47,7 @@ class Bench:
 
 
 def read_benchncnn(path: Path) -> tuple[list[Bench], dict[str, int]]:
-    """Networks and settings such as ``num_threads``; other lines are passed over."""
+    """Return the networks and settings such as ``num_threads``; other lines are passed over."""
     try:
         text = read_bytes(path, "output of benchncnn", MAX_BYTES, _HINT).decode()
     except UnicodeDecodeError as error:

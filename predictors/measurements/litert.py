@@ -30,7 +30,7 @@ class ProfiledOperator:
 
 
 def read_op_profile(path: Path) -> list[ProfiledOperator]:
-    """Operators of one network in the order in which they ran, those of preparation left out."""
+    """Return the operators of one network in the order in which they ran, those of preparation left out."""
     content = read_bytes(path, "table of operators", MAX_BYTES, _HINT)
     try:
         lines = content.decode().splitlines()
@@ -51,7 +51,7 @@ def network_ms(operators: list[ProfiledOperator]) -> float:
 
 
 def _blocks(lines: list[str]) -> list[int]:
-    """Line numbers after the titles of executed subgraphs, each of which has a block.
+    """Return the line numbers after the titles of executed subgraphs, each of which has a block.
 
     Preparation, allocating tensors, has blocks of its own before them.
     """

@@ -54,7 +54,7 @@ class Measurements:
     kernels: list[KernelLatency] = field(default_factory=list)  # Times of single kernels.
 
     def of(self, device: str) -> "Measurements":
-        """The measurements on one device."""
+        """Return the measurements on one device."""
         return Measurements(
             self.source,
             self.graphs,
@@ -65,7 +65,7 @@ class Measurements:
 
 
 def list_measurements() -> list[str]:
-    """Names of the measurements that ship with nn-stretch."""
+    """Return the names of the measurements that ship with nn-stretch."""
     return sorted(path.parent.name for path in MEASUREMENT_FOLDER.glob(f"*/{SOURCE}"))
 
 

@@ -82,7 +82,7 @@ Row = TypeVar("Row", bound=msgspec.Struct)
 
 
 def read_table(path: Path, kind: type[Row]) -> list[Row]:
-    """A table, checked."""
+    """Return a table, checked."""
     rows: list[Row] = []
     seen: dict[tuple[object, ...], int] = {}
     for line, row in numbered_rows(path, kind):
@@ -97,7 +97,7 @@ def read_table(path: Path, kind: type[Row]) -> list[Row]:
 
 
 def numbered_rows(path: Path, kind: type[Row]) -> Iterator[tuple[int, Row]]:
-    """The rows of a table with their lines, each checked by itself.
+    """Yield the rows of a table with their lines, each checked by itself.
 
     Raises:
         StretchError: If the file cannot be read, its header is another one, or a value is none; with the line.
@@ -119,7 +119,7 @@ def write_table(path: Path, rows: list[Row]) -> None:
 
 
 def _lines(path: Path, columns: Sequence[msgspec.structs.FieldInfo]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Rows with their line, once the header is known to be right."""
+    """Yield the rows with their line, once the header is known to be right."""
     fields = [column.name for column in columns]
     try:
         with open_regular(path) as binary:

@@ -44,19 +44,19 @@ terms: Registry[Term] = Registry("term")
 
 
 def up(n: Any, multiple: int) -> Any:
-    """`n` rounded up to a multiple, elementwise."""
+    """Return `n` rounded up to a multiple, elementwise."""
     return -(-n // multiple) * multiple
 
 
 def outputs(cost: Any, grain: Grain) -> Any:
-    """Elements computed, whole slices of output channels; the slice runs over the groups where each has one channel."""
+    """Return the elements computed, whole slices of output channels; the slice runs over the groups where each has one channel."""
     lone = (cost.in_channels == 1) & (cost.out_channels == 1)
     channels = lone * up(cost.groups, grain.width_slice) + (1 - lone) * up(cost.out_channels, grain.width_slice) * cost.groups
     return cost.pixels * channels
 
 
 def serial(cost: Any, grain: Grain) -> Any:
-    """Products that each output element sums, one after the other; whole slices of input channels."""
+    """Return the products that each output element sums, one after the other; whole slices of input channels."""
     lone = (cost.in_channels == 1) & (cost.out_channels == 1)
     return cost.taps * (lone * 1 + (1 - lone) * up(cost.in_channels, grain.reduce_slice))
 
@@ -72,59 +72,59 @@ terms.register("written_bytes")(Term(lambda cost, grain: cost.writes * grain.ite
 
 
 def products(cost: Any, grain: Grain) -> Any:
-    """Multiply-accumulates as they are, nothing rounded up: what plain loops compute."""
+    """Return the multiply-accumulates as they are, nothing rounded up: what plain loops compute."""
     return cost.pixels * cost.out_channels * cost.groups * cost.in_channels * cost.taps
 
 
 def _tile(grain: Grain) -> tuple[int, int]:
-    """Output positions and channels of a register tile on 64-bit Arm: 6 × 8 in fp32, 4 × 16 in int8."""
+    """Return the output positions and channels of a register tile on 64-bit Arm: 6 × 8 in fp32, 4 × 16 in int8."""
     return (6, 8) if grain.item_bytes == 4 else (4, 16)
 
 
 def tiled_outputs(cost: Any, grain: Grain) -> Any:
-    """Output elements in whole register tiles; of one position there is a kernel of its own."""
+    """Return the output elements in whole register tiles; of one position there is a kernel of its own."""
     rows, columns = _tile(grain)
     is_pixel = cost.pixels == 1
     return (is_pixel * 1 + (1 - is_pixel) * up(cost.pixels, rows)) * up(cost.out_channels, columns) * cost.groups
 
 
 def tiled_macs(cost: Any, grain: Grain) -> Any:
-    """Multiply-accumulates in whole register tiles."""
+    """Return the multiply-accumulates in whole register tiles."""
     return tiled_outputs(cost, grain) * cost.in_channels * cost.taps
 
 
 def deep_macs(cost: Any, grain: Grain) -> Any:
-    """Multiply-accumulates in whole register tiles of which each takes sixteen products of a sum at a time."""
+    """Return the multiply-accumulates in whole register tiles of which each takes sixteen products of a sum at a time."""
     return tiled_outputs(cost, grain) * up(cost.in_channels * cost.taps, 16)
 
 
 def _is_copied(cost: Any) -> Any:
-    """Whether the windows of a convolution are written out side by side before they are multiplied (im2col)."""
+    """Return whether the windows of a convolution are written out side by side before they are multiplied (im2col)."""
     return (cost.taps > 1) | (cost.stride > 1)
 
 
 def patch_bytes(cost: Any, grain: Grain) -> Any:
-    """Bytes of all windows, written out side by side."""
+    """Return the bytes of all windows, written out side by side."""
     return _is_copied(cost) * cost.pixels * cost.taps * cost.in_channels * grain.item_bytes
 
 
 def patch_rows(cost: Any, grain: Grain) -> Any:
-    """Rows of all windows, of which each is copied by itself."""
+    """Return the rows of all windows, of which each is copied by itself."""
     return _is_copied(cost) * cost.pixels * np.sqrt(cost.taps)
 
 
 def winograd_tiles(cost: Any) -> Any:
-    """Tiles of 4 × 4 outputs of a square image."""
+    """Return the tiles of 4 × 4 outputs of a square image."""
     return np.ceil(np.sqrt(cost.pixels) / 4) ** 2
 
 
 def _up_to(bound: int) -> Term:
-    """Steps of the serial loop as long as outputs still fill idle units: the time does not grow with more of them at once."""
+    """Return the steps of the serial loop as long as outputs still fill idle units: the time does not grow with more of them at once."""
     return Term(lambda cost, grain: serial(cost, grain) * np.minimum(outputs(cost, grain), bound), "compute")
 
 
 def _beyond(bound: int) -> Term:
-    """Steps of the serial loop for outputs that wait for a unit."""
+    """Return the steps of the serial loop for outputs that wait for a unit."""
     return Term(lambda cost, grain: serial(cost, grain) * np.maximum(outputs(cost, grain) - bound, 0), "compute")
 
 
@@ -133,7 +133,7 @@ _NEAR_BYTES = 8 * 2**20
 
 
 def block_positions(cost: Any, grain: Grain) -> Any:
-    """Output positions in whole blocks, of which a tensor processor keeps 2 KiB of 32 channels each: 8 × 8 of an image in int8.
+    """Return the output positions in whole blocks, of which a tensor processor keeps 2 KiB of 32 channels each: 8 × 8 of an image in int8.
 
     Items of two bytes, and tensors that are no images, come in rows of as many as fill a block.
     """
@@ -143,17 +143,17 @@ def block_positions(cost: Any, grain: Grain) -> Any:
 
 
 def block_macs(cost: Any, grain: Grain) -> Any:
-    """Multiply-accumulates in whole blocks of positions, slices of channels too."""
+    """Return the multiply-accumulates in whole blocks of positions, slices of channels too."""
     return block_positions(cost, grain) * outputs(cost, grain) / cost.pixels * serial(cost, grain)
 
 
 def packed_macs(cost: Any, grain: Grain) -> Any:
-    """Multiply-accumulates of groups that are computed side by side as one block-diagonal product, whole slices of input channels."""
+    """Return the multiply-accumulates of groups that are computed side by side as one block-diagonal product, whole slices of input channels."""
     return block_positions(cost, grain) * cost.out_channels * cost.groups * serial(cost, grain)
 
 
 def spilled_bytes(cost: Any, grain: Grain) -> Any:
-    """Bytes of activations that do not fit into on-chip memory."""
+    """Return the bytes of activations that do not fit into on-chip memory."""
     return np.maximum((cost.reads + cost.writes) * grain.item_bytes - _NEAR_BYTES, 0)
 
 
@@ -196,17 +196,17 @@ features.register("macs")(lambda cost: cost.pixels * cost.out_channels * cost.gr
 
 
 def _slices(cost: Any) -> Any:
-    """Slices of four output channels: a GPU's unit of work."""
+    """Return the slices of four output channels: a GPU's unit of work."""
     return -(-cost.out_channels * cost.groups // 4)
 
 
 def _evenly(number: Any) -> Any:
-    """Greatest power of two up to 16 that divides a number: its fit to groups of threads."""
+    """Return the greatest power of two up to 16 that divides a number: its fit to groups of threads."""
     return sum(1.0 * (number % power == 0) * power / 2 for power in (2, 4, 8, 16)) + 1
 
 
 def _edge(tile: int) -> Callable[[Any], Any]:
-    """Positions in whole square tiles ÷ positions, of a square image."""
+    """Return the positions in whole square tiles ÷ positions, of a square image."""
     return lambda cost: (np.ceil(np.sqrt(cost.pixels) / tile) * tile) ** 2 / cost.pixels
 
 
@@ -235,7 +235,7 @@ class TreeModel:
         self._base, self._bound = trees.base, trees.bound
 
     def __call__(self, costs: Any) -> NDArray[np.float64]:
-        """Predictions of the trees for each kernel."""
+        """Return the predictions of the trees for each kernel."""
         table = np.stack([np.asarray(feature(costs), dtype=np.float64) for feature in self._features], axis=1)
         rows = np.arange(0, table.size, table.shape[1])[:, None]
         nodes = np.repeat(self._roots[None, :], len(table), axis=0)
@@ -247,7 +247,7 @@ class TreeModel:
 
 
 def _depth(trees: Trees) -> int:
-    """Steps from a root to the deepest leaf."""
+    """Return the steps from a root to the deepest leaf."""
     depth = [0] * len(trees.feature)
     # children come behind their parents
     for node in range(len(depth) - 1, -1, -1):
@@ -269,7 +269,7 @@ _PARTS: tuple[Part, ...] = ("launch", "compute", "memory")
 
 
 def columns(costs: Sequence[KernelCost]) -> SimpleNamespace:
-    """Costs as one array a field, by which terms and features are computed for all at once."""
+    """Return the costs as one array a field, by which terms and features are computed for all at once."""
     return SimpleNamespace(
         **{
             name: np.array(values, dtype=object if name in ("kind", "variant") else np.float64)
@@ -280,18 +280,18 @@ def columns(costs: Sequence[KernelCost]) -> SimpleNamespace:
 
 @lru_cache(maxsize=64)
 def _table(costs: tuple[KernelCost, ...]) -> tuple[SimpleNamespace, dict[tuple[Term, Grain], Any]]:
-    """Columns of kernels, and their units of each term, which relatives request one after the other."""
+    """Return the columns of kernels, and their units of each term, which relatives request one after the other."""
     return columns(costs), {}
 
 
 def group_name(cost: KernelCost, groups: Sequence[str] | dict[str, KernelGroup]) -> str | None:
-    """The group of a fit that times a kernel: of its kind and variant, else of its kind; None if there is neither."""
+    """Return the group of a fit that times a kernel: of its kind and variant, else of its kind; None if there is neither."""
     fine = f"{cost.kind}:{cost.variant}"
     return fine if fine in groups else cost.kind if cost.kind in groups else None
 
 
 def group_members(costs: Sequence[KernelCost], groups: Sequence[str] | dict[str, KernelGroup]) -> dict[str | None, list[int]]:
-    """Numbers of the kernels by the group that times them."""
+    """Return the numbers of the kernels by the group that times them."""
     members: dict[str | None, list[int]] = {}
     for number, cost in enumerate(costs):
         members.setdefault(group_name(cost, groups), []).append(number)
@@ -321,7 +321,7 @@ class FittedModel:
         return self.fit.correction.fixed_ms + self.fit.correction.per_io_element_ms * elements
 
     def interval(self) -> tuple[float, float]:
-        """Ends of the interval around a network's time, as factors on it; wider where another device was measured."""
+        """Return the ends of the interval around a network's time, as factors on it; wider where another device was measured."""
         low, high = self.fit.interval.low, self.fit.interval.high
         if self.fit.sibling is None:
             return low, high
@@ -329,11 +329,11 @@ class FittedModel:
         return exp(-hypot(log(low), log(SIBLING_SPREAD))), exp(hypot(log(high), log(SIBLING_SPREAD)))
 
     def time(self, cost: KernelCost) -> KernelTime:
-        """Time of one kernel."""
+        """Return the time of one kernel."""
         return self.times([cost])[0]
 
     def times(self, costs: Sequence[KernelCost]) -> list[KernelTime]:
-        """Time of each kernel; equal kernels are computed once, new ones together."""
+        """Return the time of each kernel; equal kernels are computed once, new ones together."""
         new = list(dict.fromkeys(cost for cost in costs if cost not in self._times))
         for name, indices in group_members(new, self.fit.groups).items():
             batch = [new[i] for i in indices]
@@ -342,7 +342,7 @@ class FittedModel:
         return [self._times[cost] for cost in costs]
 
     def columns(self, costs: Sequence[KernelCost]) -> Times:
-        """Times of kernels as arrays; equal kernels are computed once, also for different devices whose relative this is."""
+        """Return the times of kernels as arrays; equal kernels are computed once, also for different devices whose relative this is."""
         rows = self._rows if len(self._rows) < _MAX_ROWS else {}
         new = list(dict.fromkeys(cost for cost in costs if cost not in rows))
         for name, indices in group_members(new, self.fit.groups).items():
@@ -353,7 +353,7 @@ class FittedModel:
         return Times(*np.array([rows[cost] for cost in costs]).reshape(-1, len(Times._fields)).T)
 
     def _fitted(self, group: str, costs: list[KernelCost]) -> Times:
-        """Times of kernels of one group, what an inference adds to each included."""
+        """Return the times of kernels of one group, what an inference adds to each included."""
         table, units = _table(tuple(costs))
         parts: dict[Part, Floats] = {part: np.zeros(len(costs)) for part in _PARTS}
         for term, ms in self._terms[group]:

@@ -57,7 +57,7 @@ FAMILIES: tuple[Family, ...] = ("dense", "depthwise", "other", "gelu")
 
 
 def family_of(cost: KernelCost) -> Family:
-    """Family of kernels that a calibration has one factor for."""
+    """Return the family of kernels that a calibration has one factor for."""
     if cost.variant == "gelu":
         return "gelu"
     return "dense" if cost.kind in _DENSE else "depthwise" if cost.kind == "depthwise" else "other"
@@ -77,7 +77,7 @@ class RelatedModel:
 
     @classmethod
     def of(cls, prior: Prior, processor: Processor) -> "RelatedModel":
-        """The model of a processor from its prior."""
+        """Return the model of a processor from its prior."""
         relatives: list[tuple[FittedModel | RooflinePredictor, Ratios]] = []
         for reference in prior.relatives:
             relative, model = _relative(reference)
@@ -97,11 +97,11 @@ class RelatedModel:
         return self.prior.scale * sum(model.inference_ms(elements) for model, _ in self._relatives) / len(self._relatives)
 
     def interval(self) -> tuple[float, float]:
-        """Ends of the interval around a network's time, as factors on it."""
+        """Return the ends of the interval around a network's time, as factors on it."""
         return self.prior.interval.low, self.prior.interval.high
 
     def times(self, costs: Sequence[KernelCost]) -> list[KernelTime]:
-        """Time of each kernel; equal kernels are computed once."""
+        """Return the time of each kernel; equal kernels are computed once."""
         new = list(dict.fromkeys(cost for cost in costs if cost not in self._times))
         if new:
             factor = self.prior.scale / len(self._relatives)
@@ -123,13 +123,13 @@ class RelatedModel:
 
 @cache
 def _device(name: str) -> DeviceProfile:
-    """A profile that ships with the project, which takes a while to read."""
+    """Return a profile that ships with the project, which takes a while to read."""
     return load_device(name)
 
 
 @cache
 def _relative(reference: Relative) -> tuple[Processor, FittedModel | None]:
-    """A relative and its model, if it has one: core sets, precisions and devices have relatives in common."""
+    """Return a relative and its model, if it has one: core sets, precisions and devices have relatives in common."""
     relative = _device(reference.device).processor(f"{reference.processor}[{reference.core_set}]")
     fit = relative.fits.get(reference.precision)
     return relative, None if fit is None else FittedModel(fit, relative)

@@ -62,7 +62,7 @@ class Times(NamedTuple):
         return cls(*np.array([(time.ms, time.launch_ms, time.compute_ms, time.memory_ms) for time in times]).reshape(-1, 4).T)
 
     def kernels(self, origin: Origin) -> list[KernelTime]:
-        """The time of each kernel, all from the same model."""
+        """Return the time of each kernel, all from the same model."""
         columns = (column.tolist() for column in self)
         return [KernelTime(ms, launch, compute, memory, origin) for ms, launch, compute, memory in zip(*columns, strict=True)]
 
@@ -71,7 +71,7 @@ class KernelModel(Protocol):
     """Times of kernels on one processor with one core set at one precision."""
 
     def times(self, costs: Sequence[KernelCost]) -> list[KernelTime]:
-        """Time of each kernel; equal kernels are computed once."""
+        """Return the time of each kernel; equal kernels are computed once."""
         ...
 
     def inference_ms(self, elements: int = 0) -> float:
@@ -79,7 +79,7 @@ class KernelModel(Protocol):
         ...
 
     def interval(self) -> tuple[float, float]:
-        """Ends of the interval around a network's time, as factors on it."""
+        """Return the ends of the interval around a network's time, as factors on it."""
         ...
 
 
@@ -124,23 +124,23 @@ class RooflinePredictor:
         return 0.0
 
     def interval(self) -> tuple[float, float]:
-        """Ends of the interval around a network's time, as factors on it."""
+        """Return the ends of the interval around a network's time, as factors on it."""
         spread = 1 + self.processor.profile.uncertainty.value
         return 1 / spread, spread
 
     def times(self, costs: Sequence[KernelCost]) -> list[KernelTime]:
-        """Time of each kernel; equal kernels are computed once."""
+        """Return the time of each kernel; equal kernels are computed once."""
         return [self.time(cost) for cost in costs]
 
     def floor_ms(self, cost: KernelCost) -> float:
-        """Least time of a kernel: its products at the processor's peak, ms."""
+        """Return the least time of a kernel: its products at the processor's peak, ms."""
         products = cost.pixels * cost.out_channels * cost.groups * cost.in_channels * cost.taps
         if cost.kind not in MULTIPLIES:
             return 0.0
         return products / (self._macs_per_ms / self._scaling * _SAVES.get(cost.variant, 1))
 
     def time(self, cost: KernelCost) -> KernelTime:
-        """Time of a kernel; equal kernels are computed once."""
+        """Return the time of a kernel; equal kernels are computed once."""
         cached = self._times.get(cost)
         if cached is None:
             cached = self._times[cost] = self._compute(cost)

@@ -42,7 +42,7 @@ def _macs(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> int:
 
 
 def _work(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> KernelWork:
-    """The two products of attention, each of the second one's size."""
+    """Return the two products of attention, each of the second one's size."""
     query, key, value = ins
     heads = integer(attrs, "heads")
     reduced = max(1, key[3] * (query[1] + value[1]) // (2 * value[1]))
@@ -50,7 +50,7 @@ def _work(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> KernelWork:
 
 
 def _channels(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces:
-    """A unit is a head, of queries, keys and values alike."""
+    """Return a unit is a head, of queries, keys and values alike."""
     if any(len(pieces) != 1 for pieces in ins):
         return freeze_all(groups, view, ins)
     heads = integer(view.attrs, "heads")
@@ -60,14 +60,14 @@ def _channels(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Piec
 
 
 def _of_heads(attrs: Attrs, heads: int) -> Attrs:
-    """The same operator with another number of heads; an added tensor has a row for each head, or one for all."""
+    """Return the same operator with another number of heads; an added tensor has a row for each head, or one for all."""
     was = integer(attrs, "heads")
     added = {name: (heads, *ints(attrs, name)[1:]) for name in ADDED if name in attrs and ints(attrs, name)[0] == was > 1}
     return {**attrs, "heads": heads, **added}
 
 
 def _slices(view: OperatorView, requested: Channels) -> Slice:
-    """Whole heads."""
+    """Return the whole heads."""
     heads = integer(view.attrs, "heads")
     written = view.shape[1] // heads
     first, behind = requested.start // written, -(-requested.stop // written)

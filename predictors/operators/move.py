@@ -62,7 +62,7 @@ def _flattened_channels(groups: Groups, view: OperatorView, ins: Sequence[Pieces
 
 
 def _sliced_channels(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces:
-    """The pieces between the bounds; a bound within a piece freezes it."""
+    """Return the pieces between the bounds; a bound within a piece freezes it."""
     start, stop, position = integer(view.attrs, "start"), integer(view.attrs, "stop"), 0
     overlapping: list[Piece] = []
     for piece in ins[0]:
@@ -115,7 +115,7 @@ def _concat_rows(ins: Sequence[Shape], attrs: Attrs) -> Shape:
 
 
 def _sliced_rows(ins: Sequence[Shape], attrs: Attrs, rows: Rows) -> Band:
-    """The band of the band: cut out of the input, so that nothing is cut any more."""
+    """Return the band of the band: cut out of the input, so that nothing is cut any more."""
     start = integer(attrs, "start")
     return Band((Rows(start + rows.start, start + rows.stop),), {**attrs, "start": 0, "stop": len(rows)})
 

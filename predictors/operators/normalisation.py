@@ -27,7 +27,7 @@ def _grouped_shape(ins: Sequence[Shape], attrs: Attrs) -> Shape:
 
 
 def _grouped_channels(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces:
-    """One group has as many channels as there are; of several, each keeps its own."""
+    """Return one group has as many channels as there are; of several, each keeps its own."""
     count = integer(view.attrs, "groups")
     if count > 1 and (len(ins[0]) != 1 or not groups.tie(ins[0], count)):
         return freeze_all(groups, view, ins)
@@ -40,7 +40,7 @@ def _grouped_scaled(attrs: Attrs, narrowed: Narrowed) -> Attrs:
 
 
 def _grouped_slices(view: OperatorView, requested: Channels) -> Slice:
-    """Whole groups."""
+    """Return the whole groups."""
     count = integer(view.attrs, "groups")
     if count == 1:
         return all_channels(view, requested)

@@ -30,7 +30,7 @@ _COUNTS = ("in_channels", "out_channels", "groups", "taps", "pixels")
 
 
 def attributes(shape: Shape, kernel: str, variant: str, work: Sequence[int], weights: int = 0) -> dict[str, Attr]:
-    """Attributes of an opaque operator.
+    """Return the attributes of an opaque operator.
 
     Args:
         work: Of `predictors.kinds.KernelWork`, without its kind: channels of a group in and out, groups, taps, pixels.
@@ -47,7 +47,7 @@ def _count(attrs: Attrs, key: str, least: int = 1) -> int:
 
 
 def _opaque(ins: Sequence[Shape], attrs: Attrs) -> Shape:
-    """The stated shape, once everything else that is stated makes sense."""
+    """Return the stated shape, once everything else that is stated makes sense."""
     kernel = attrs["kernel"]
     if kernel not in KERNEL_KINDS:
         raise ValueError(f"its `kernel` is {kernel!r}, which is none of {', '.join(KERNEL_KINDS)}")
@@ -83,7 +83,7 @@ def _work(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> KernelWork:
 
 
 def _view(ins: Sequence[Shape], attrs: Attrs) -> Shape:
-    """The stated shape: of as many elements as are read, or each of them several times."""
+    """Return the stated shape: of as many elements as are read, or each of them several times."""
     shape = ints(attrs, "shape")
     if len(ins) == 1 and prod(shape) % prod(ins[0]):
         raise ValueError(f"{ins[0]} cannot be seen as {shape}")

@@ -207,11 +207,11 @@ class Policy:
         self._energy = not missing and self.rules.prefer != "latency"
 
     def begin(self) -> State:
-        """The initial state: the best plan without contention."""
+        """Return the initial state: the best plan without contention."""
         return State(self._best({}, next(iter(self.alternatives))))
 
     def after(self, state: State, event: InferenceMeasured | ProbeMeasured) -> tuple[State, PlanDecision | None]:
-        """The next state after an event, and the decision if there is one."""
+        """Return the next state after an event, and the decision if there is one."""
         return self._after_inference(state, event) if isinstance(event, InferenceMeasured) else self._after_probe(state, event)
 
     def _after_inference(self, state: State, ran: InferenceMeasured) -> tuple[State, PlanDecision | None]:
@@ -232,11 +232,11 @@ class Policy:
         return self._schedule_probe(replace(state, observed=observed), ran.number, factors)
 
     def _unused(self, observed: Observation, wait: int) -> Observation:
-        """The state of a processor that is unused from now on."""
+        """Return the state of a processor that is unused from now on."""
         return replace(observed, wait=wait, gap=self.rules.probe_after)
 
     def _updated(self, state: State, name: str, factor: float) -> Observation:
-        """The state of a processor after one more measurement."""
+        """Return the state of a processor after one more measurement."""
         before, rules = state.observed.get(name, Observation()), self.rules
         recent = (*before.recent, factor)[-_RECENT:]
         mean = before.mean + rules.weight * (median(recent) - before.mean)
@@ -248,7 +248,7 @@ class Policy:
         return self._unused(replace(view, votes=0, contended=not before.contended), rules.probe_after)
 
     def _after_probe(self, state: State, probed: ProbeMeasured) -> tuple[State, PlanDecision | None]:
-        """The next state after a probe; a probe from before a change of plan is ignored."""
+        """Return the next state after a probe; a probe from before a change of plan is ignored."""
         name = probed.processor
         if state.probed != name:
             return state, None
@@ -289,7 +289,7 @@ class Policy:
         return self._decide(replace(state, probed=probe_processor), number, "probe", state.current, reason, factors, probe)
 
     def _best(self, factors: Mapping[str, float], current: str) -> str:
-        """The plan to run: the current one unless another saves enough, or only the other one meets the deadline."""
+        """Return the plan to run: the current one unless another saves enough, or only the other one meets the deadline."""
         expected = {name: alternative.expected_ms(factors) for name, alternative in self.alternatives.items()}
         limit_ms = inf if self.rules.deadline_ms is None else self.rules.deadline_ms
         meeting_deadline = [name for name, ms in expected.items() if ms <= limit_ms]
@@ -319,16 +319,16 @@ class Policy:
 
 
 def _slowdowns(observed: Mapping[str, Observation]) -> dict[str, float]:
-    """Slowdown of the contended processors."""
+    """Return the slowdown of the contended processors."""
     return {name: exp(view.mean) for name, view in observed.items() if view.contended}
 
 
 def _factors(ran: InferenceMeasured) -> dict[str, float]:
-    """Logarithms of measured over expected times of the processors in use."""
+    """Return the logarithms of measured over expected times of the processors in use."""
     factors = {name: _factor(ran.measured_ms.get(name, 0.0), expected) for name, expected in ran.expected_ms.items()}
     return {name: factor for name, factor in factors.items() if factor is not None}
 
 
 def _factor(measured: float, expected: float) -> float | None:
-    """Logarithm of measured over expected time; None unless both are positive and finite."""
+    """Return the logarithm of measured over expected time; None unless both are positive and finite."""
     return log(measured / expected) if 0 < measured < inf and 0 < expected < inf else None

@@ -40,15 +40,15 @@ class Bundle:
     signer: str | None = None
 
     def file(self, name: str) -> Path:
-        """A path of one of the bundle's files, by its name in the manifest; it may lead through a descriptor of this process."""
+        """Return a path of one of the bundle's files, by its name in the manifest; it may lead through a descriptor of this process."""
         return (self.path if self.folder is None else self.folder.root) / name
 
     def replace_root(self, text: str) -> str:
-        """The text with the bundle's folder in place of what `file` gives."""
+        """Return the text with the bundle's folder in place of what `file` gives."""
         return text if self.folder is None else self.folder.replace_root(text)
 
     def subgraph(self, name: str) -> SubgraphEntry:
-        """The subgraph called `name`."""
+        """Return the subgraph called `name`."""
         return next(entry for entry in self.manifest.subgraphs if entry.name == name)
 
 
@@ -168,7 +168,7 @@ def _decode(path: Path, text: bytes) -> Manifest:
 
 
 def sign_bundle(path: str | Path, key: Path) -> str:
-    """Sign a bundle that is whole.
+    """Return the sign a bundle that is whole.
 
     Args:
         key: PEM file (PKCS #8) of an Ed25519 private key without a password.

@@ -35,11 +35,11 @@ class OpenFolder:
         return root if root.is_dir() else self._path
 
     def replace_root(self, text: str) -> str:
-        """The text with the folder's name in place of `root`."""
+        """Return the text with the folder's name in place of `root`."""
         return text.replace(str(self.root), str(self._path))
 
     def contains(self, file: Path) -> bool:
-        """Whether a file below `root` is in the folder once every link is followed."""
+        """Return whether a file below `root` is in the folder once every link is followed."""
         while True:
             folder = os.path.realpath(self.root)
             real = os.path.realpath(file)
@@ -88,7 +88,7 @@ def exclusive_lock(path: Path) -> Iterator[bool]:
 
 
 def _open_shared(path: Path) -> int:
-    """A descriptor of the folder that has this name, with the shared lock on it."""
+    """Return a descriptor of the folder that has this name, with the shared lock on it."""
     for _ in range(_ATTEMPTS):
         descriptor = os.open(path, system.flags("O_RDONLY", "O_DIRECTORY", "O_CLOEXEC"))
         # without locks no folder is removed that might be in use
@@ -100,7 +100,7 @@ def _open_shared(path: Path) -> int:
 
 
 def _lock(descriptor: int, kind: str) -> bool | None:
-    """Whether a lock on a folder could be taken; None on a file system without locks."""
+    """Return whether a lock on a folder could be taken; None on a file system without locks."""
     try:
         system.fcntl.flock(descriptor, getattr(system.fcntl, kind) | system.fcntl.LOCK_NB)
     except BlockingIOError:
@@ -111,7 +111,7 @@ def _lock(descriptor: int, kind: str) -> bool | None:
 
 
 def _is_same_folder(path: Path, descriptor: int) -> bool:
-    """Whether the path still names the folder of the descriptor."""
+    """Return whether the path still names the folder of the descriptor."""
     opened = os.fstat(descriptor)
     try:
         current = os.stat(path)

@@ -177,7 +177,7 @@ class Manifest(_ManifestStruct, frozen=True):
     calibrated_on: tuple[str, ...] = ()  # Fingerprints of the images that weights were fitted to (`fingerprint`), where there were any.
 
     def name_outputs(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
-        """The outputs among some tensors by name, as those who run the model get them."""
+        """Return the outputs among some tensors by name, as those who run the model get them."""
         return {result: tensors[name] for name, result in zip(self.outputs, self.results or self.outputs, strict=True)}
 
     @property

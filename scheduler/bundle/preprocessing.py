@@ -32,7 +32,7 @@ class Preprocessing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     range: Literal[1, 255] = 1  # Value of the brightest pixel before the mean is subtracted.
 
     def resized_size(self, width: int, height: int, target: tuple[int, int]) -> tuple[int, int]:
-        """Size of a picture of `width` × `height` after the resize, never smaller than `to`, the crop."""
+        """Return the size of a picture of `width` × `height` after the resize, never smaller than `to`, the crop."""
         target_width, target_height = target
         if self.squash and self.size is None:
             size = round(target_width / self.crop), round(target_height / self.crop)
@@ -58,7 +58,7 @@ class Preprocessing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return size
 
     def replace(self, values: Mapping[str, Any]) -> "Preprocessing":
-        """The same preprocessing with other values.
+        """Return the same preprocessing with other values.
 
         Args:
             values: By name; others stay as they are, but for a `size` that a `crop` replaces.
@@ -69,7 +69,7 @@ class Preprocessing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.convert(fields | dict(values), Preprocessing)
 
     def problem(self, shape: Sequence[int]) -> str | None:
-        """Why a model's input of `shape` cannot be read so, as the end of a sentence; None if it can."""
+        """Return why a model's input of `shape` cannot be read so, as the end of a sentence; None if it can."""
         if len(shape) != 4 or shape[1] != 3:
             return f"is one of colour pictures, the model reads {list(shape)[:8]}"
         if self.size is not None and self.size < min(shape[2:]):

@@ -71,7 +71,7 @@ def graph_problems(manifest: Manifest) -> Iterator[str]:
 
 
 def _consistency_end_problems(manifest: Manifest) -> Iterator[str]:
-    """The model and each subgraph read and write something, and nothing twice; results have a name each."""
+    """Yield the model and each subgraph read and write something, and nothing twice; results have a name each."""
     names = manifest.results
     if names and (len(set(names)) != len(manifest.outputs) or len(names) != len(manifest.outputs) or not all(names)):
         yield f"its {len(manifest.outputs)} outputs are called {', '.join(name or 'nothing' for name in names[:8])}"
@@ -106,7 +106,7 @@ def _tensor_problems(manifest: Manifest, reads: dict[str, tuple[str, ...]], writ
 
 
 def _row_problems(subgraph: SubgraphEntry, tensors: dict[str, Tensor]) -> Iterator[str]:
-    """A subgraph reads existing rows, of images with an axis of rows."""
+    """Yield a subgraph reads existing rows, of images with an axis of rows."""
     for name, (start, stop) in subgraph.rows.items():
         if name not in subgraph.inputs:
             yield f"`{subgraph.name}` states rows of `{name[:80]}`, which it does not read"
@@ -120,7 +120,7 @@ def _row_problems(subgraph: SubgraphEntry, tensors: dict[str, Tensor]) -> Iterat
 
 
 def _order_problems(manifest: Manifest, reads: dict[str, tuple[str, ...]], writes: dict[str, tuple[str, ...]]) -> Iterator[str]:
-    """Each list must be in topological order; both together must have no cycle."""
+    """Yield each list must be in topological order; both together must have no cycle."""
     available = set(manifest.inputs)
     remaining = {"subgraphs": deque(s.name for s in manifest.subgraphs), "joins": deque(j.name for j in manifest.joins)}
     progress = True
@@ -214,7 +214,7 @@ def check_source_file(path: Path, own: SourceFile) -> set[str]:
 
 
 def is_safe_path(name: str) -> bool:
-    """Whether a file's name in a manifest stays inside of the bundle."""
+    """Return whether a file's name in a manifest stays inside of the bundle."""
     path = PurePosixPath(name)
     return (
         bool(path.parts)
@@ -264,7 +264,7 @@ def _missing_location(opened: OnnxFile, name: str, manifest: Manifest) -> str:
 
 
 def _end_problems(path: Path, opened: OnnxFile, name: str, manifest: Manifest) -> Iterator[str]:
-    """Inputs and outputs of a file must be the tensors that the manifest states: buffers are made for those."""
+    """Yield the inputs and outputs of a file must be the tensors that the manifest states: buffers are made for those."""
     tensors = {tensor.name: tensor for tensor in manifest.tensors}
     stated: list[tuple[tuple[str, ...], tuple[str, ...], Mapping[str, Rows]]]
     stated = [(entry.inputs, entry.outputs, entry.rows) for entry in manifest.subgraphs if entry.file == name]

@@ -32,7 +32,7 @@ def as_recommended(bundle: Bundle) -> Bundle:
 
 
 def whole_on(bundle: Bundle, name: str, file: str, processor: str, precision: Precision = "fp32") -> Bundle:
-    """A bundle whose only subgraph is a whole network on one processor.
+    """Return a bundle whose only subgraph is a whole network on one processor.
 
     Args:
         name: Of the network, as controls are called.

@@ -30,14 +30,14 @@ class Reader(Protocol):
 
 
 def cut(array: Array, rows: Rows | None, layout: str = "NCHW") -> Array:
-    """A view of some rows of a tensor; the tensor itself if `rows` is None."""
+    """Return a view of some rows of a tensor; the tensor itself if `rows` is None."""
     if rows is None:
         return array
     return array[(slice(None),) * ROW_AXIS[layout] + (slice(*rows),)]
 
 
 def cut_shape(shape: tuple[int, ...], rows: Rows | None, layout: str = "NCHW") -> tuple[int, ...]:
-    """Shape of what `cut` gives of a tensor of this shape."""
+    """Return the shape of what `cut` gives of a tensor of this shape."""
     if rows is None:
         return shape
     axis = ROW_AXIS[layout]

@@ -37,7 +37,7 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def fingerprint(key: bytes) -> str:
-    """A public key as people compare it: ``SHA256:`` and the base64 of its hash, as OpenSSH writes it.
+    """Return a public key as people compare it: ``SHA256:`` and the base64 of its hash, as OpenSSH writes it.
 
     Args:
         key: Its 32 bytes.
@@ -46,13 +46,13 @@ def fingerprint(key: bytes) -> str:
 
 
 def public_key(path: Path) -> bytes:
-    """The 32 bytes of the Ed25519 public key in a PEM file."""
+    """Return the 32 bytes of the Ed25519 public key in a PEM file."""
     raw: bytes = _key(path, "public").public_bytes_raw()
     return raw
 
 
 def sign(folder: Path, description: bytes, key: Path) -> bytes:
-    """Sign a bundle's description; the signature is written next to it in one step.
+    """Return the sign a bundle's description; the signature is written next to it in one step.
 
     Args:
         description: Content of its `bundle.json`.

@@ -113,7 +113,7 @@ def _segment_problems(segment: _StatedSegment, manifest: Manifest) -> Iterator[s
 
 
 def _predicted_problems(predicted: Mapping[str, Any]) -> Iterator[str]:
-    """A bundle that was written without a plan has no figures; one with a plan has a makespan."""
+    """Yield a bundle that was written without a plan has no figures; one with a plan has a makespan."""
     if not predicted:
         return
     yield from _number_problems("predicted", predicted)
@@ -136,7 +136,7 @@ def _is_word(key: str, value: str) -> bool:
 
 
 def _check_problems(manifest: Manifest) -> Iterator[str]:
-    """Beside the checks of its files, which a bundle that was written without torch lacks, there are tables of exports."""
+    """Yield the beside the checks of its files, which a bundle that was written without torch lacks, there are tables of exports."""
     checks = manifest.checks
     yield from _number_problems("checks", checks, signed=True)
     results = checks.keys() - _EXPORT_CHECKS
@@ -174,7 +174,7 @@ def _error_problems(manifest: Manifest, tolerance: float | None) -> Iterator[str
 
 
 def _number_problems(location: str, value: Any, *, signed: bool = False, depth: int = 0) -> Iterator[str]:
-    """Numbers in any statement that are not finite, or negative where none may be."""
+    """Yield the numbers in any statement that are not finite, or negative where none may be."""
     if depth > _MAX_DEPTH:
         yield f"`{location[:80]}` is nested deeper than {_MAX_DEPTH} levels"
     elif isinstance(value, dict):
@@ -188,17 +188,17 @@ def _number_problems(location: str, value: Any, *, signed: bool = False, depth: 
 
 
 def _finite(value: float) -> bool:
-    """Whether a number is finite as a float; whole numbers of JSON have no limit."""
+    """Return whether a number is finite as a float; whole numbers of JSON have no limit."""
     return abs(value) < 1e300
 
 
 def _number(value: object) -> float | None:
-    """A number from zero; None for anything else."""
+    """Return a number from zero; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if _finite(value) and value >= 0 else None
 
 
 def _join_names(names: list[str]) -> str:
-    """Names for a sentence, the first few of many."""
+    """Return the names for a sentence, the first few of many."""
     return ", ".join(name[:40] for name in names[:8]) + (", …" if len(names) > 8 else "")

@@ -34,7 +34,7 @@ class TfliteFile:
     plan: TflitePlan  # Its plan.
 
     def ends(self, signature: str) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
-        """Names and shapes (NHWC) of a signature's inputs and outputs."""
+        """Return the names and shapes (NHWC) of a signature's inputs and outputs."""
         definition = self._definition(signature)
         tensors = self.model["subgraphs"][definition["subgraph_index"]]["tensors"]
         inputs, outputs = (
@@ -43,7 +43,7 @@ class TfliteFile:
         return inputs, outputs
 
     def single_signature_file(self, signature: str) -> bytes:
-        """A file with one signature only.
+        """Return a file with one signature only.
 
         A runtime prepares all subgraphs of the file it is given, weights
         repacked included: one interpreter a signature would do it for each.
@@ -62,7 +62,7 @@ class TfliteFile:
         return bytes(TFLITE.encode(common | single))
 
     def operators(self, signature: str) -> list[tuple[str, str]]:
-        """Name of the tensor that each operator of a signature writes, and the operator's name in the schema."""
+        """Return the name of the tensor that each operator of a signature writes, and the operator's name in the schema."""
         graph = self.model["subgraphs"][self._definition(signature)["subgraph_index"]]
         codes = [_CODES[code["builtin_code"]] for code in self.model["operator_codes"]]
         return [(graph["tensors"][op["outputs"][0]]["name"], codes[op["opcode_index"]]) for op in graph["operators"]]
@@ -103,7 +103,7 @@ def parse_tflite(data: bytes, path: Path) -> TfliteFile:
 
 
 def bundle_tflite(bundle: Bundle) -> tuple[bytes, TfliteFile]:
-    """A bundle's TFLite file, checked to be unchanged and to match the bundle, since runtimes trust its content."""
+    """Return a bundle's TFLite file, checked to be unchanged and to match the bundle, since runtimes trust its content."""
     name = bundle.manifest.tflite
     if name is None:
         raise StretchError(
@@ -134,7 +134,7 @@ def check_same_plan(file: TfliteFile, manifest: Manifest) -> None:
 
 
 def nhwc(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A shape N×C×H×W as N×H×W×C; others stay."""
+    """Return a shape N×C×H×W as N×H×W×C; others stay."""
     return (shape[0], *shape[2:], shape[1]) if len(shape) == 4 else shape
 
 

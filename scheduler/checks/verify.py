@@ -48,7 +48,7 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def of(cls, x: Values, output: Array, seed: int) -> "Sample":
-        """The sample of an output.
+        """Return the sample of an output.
 
         Args:
             x: The input that `seed` gives.
@@ -76,7 +76,7 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_sample(checks: dict[str, Any]) -> Sample | None:
-    """The sample among a manifest's `checks`; None if the bundle was written without one."""
+    """Return the sample among a manifest's `checks`; None if the bundle was written without one."""
     if KEY not in checks:
         return None
     try:
@@ -213,7 +213,7 @@ def uncompared_note(own: SourceFile | None) -> str | None:
 
 
 def source_file_problems(bundle: Bundle, x: Values) -> list[str]:
-    """Where the network computes something else than the user's own file, one sentence each; none where the file is not there, or cannot be run here.
+    """Return where the network computes something else than the user's own file, one sentence each; none where the file is not there, or cannot be run here.
 
     A file that computes in fp32 is compared with the whole model if its outputs are to be the same, else with the original as it was captured.
     """
@@ -243,7 +243,7 @@ def source_file_problems(bundle: Bundle, x: Values) -> list[str]:
 
 
 def random_input(bundle: Bundle, seed: int = 0) -> Any:
-    """Normally distributed numbers of the bundle's input shape and type: an array, or by name where there are several inputs."""
+    """Return the normally distributed numbers of the bundle's input shape and type: an array, or by name where there are several inputs."""
     tensors = {tensor.name: tensor for tensor in bundle.manifest.tensors}
     rng = np.random.default_rng(seed)
     return unwrap_single(
@@ -266,7 +266,7 @@ class Reference:
         self._session = _session(file, proto.SerializeToString())
 
     def run(self, x: Values) -> dict[str, Array]:
-        """Value of each tensor of `names` for an input, or for inputs by name."""
+        """Return the value of each tensor of `names` for an input, or for inputs by name."""
         return dict(zip(self.names, _run(self._session, x), strict=True))
 
 
@@ -296,7 +296,7 @@ _ROUNDED_MARGIN, _FAULT = 2, 1.0
 
 
 def allowed_end_to_end(checks: Mapping[str, Any], tensor: str, precision: str) -> float:
-    """Largest `distance` that is no fault where the subgraphs before were rounded too, by what the export measured on its images."""
+    """Return the largest `distance` that is no fault where the subgraphs before were rounded too, by what the export measured on its images."""
     default = allowed_distance(checks, tensor, precision)
     exported = checks.get("precision")
     stated = exported.get(ROUNDING) if isinstance(exported, dict) and precision != "fp32" else None

@@ -27,7 +27,7 @@ import_modules("scheduler.tools.delegates", [str(Path(__file__).parents[1] / "to
 
 
 def __getattr__(name: str) -> Any:
-    """The class of a delegate of this folder, such as `CpuDelegate`."""
+    """Return the class of a delegate of this folder, such as `CpuDelegate`."""
     for delegate in map(delegates.get, delegates):
         if delegate.__name__ == name and delegate.__module__.startswith(f"{__name__}."):
             return delegate

@@ -60,7 +60,7 @@ class Invocation(ABC):
         """Read the input buffers, compute, write the output buffers; returns when they are written."""
 
     def conversions(self) -> Sequence[tuple[str, int, int]]:
-        """Changes of layout or precision at the border in the last run that were steps of their own.
+        """Return the changes of layout or precision at the border in the last run that were steps of their own.
 
         Returns:
             The kind of conversion, and when it started and ended on the
@@ -194,7 +194,7 @@ class Tuning(ABC):
 
     @abstractmethod
     def rows(self, choices: Mapping[tuple[str, str], Any]) -> list[TunedKernel]:
-        """Each kernel with its time before and after.
+        """Return each kernel with its time before and after.
 
         Args:
             choices: Results of `tune`, for this subgraph and those that share its kernels.
@@ -233,7 +233,7 @@ class Delegate(ABC):
 
     @classmethod
     def unavailable(cls) -> str | None:
-        """Why it cannot run on this machine, or None if it can."""
+        """Return why it cannot run on this machine, or None if it can."""
         return None
 
     @classmethod
@@ -243,17 +243,17 @@ class Delegate(ABC):
 
     @classmethod
     def needs_core(cls) -> bool:
-        """Whether a processor that it drives computes on a core of this machine's CPU."""
+        """Return whether a processor that it drives computes on a core of this machine's CPU."""
         return False
 
     @classmethod
     def preferred(cls) -> bool:
-        """Whether an available delegate is preferred over others for the same kind of processor."""
+        """Return whether an available delegate is preferred over others for the same kind of processor."""
         return False
 
     @classmethod
     def create(cls, cores: tuple[int, ...]) -> Self:
-        """A delegate with its defaults that uses `cores`; the thread that calls it is pinned to the first."""
+        """Return a delegate with its defaults that uses `cores`; the thread that calls it is pinned to the first."""
         return cls()
 
     @classmethod
@@ -305,7 +305,7 @@ class Delegate(ABC):
         return self.compile(bundle.file(bundle.subgraph(name).file))
 
     def node_placements_from(self, bundle: "Bundle", name: str) -> list[NodePlacement]:
-        """Where each operator of a bundle's subgraph runs, and what its kernel takes where that can be measured.
+        """Return where each operator of a bundle's subgraph runs, and what its kernel takes where that can be measured.
 
         This is how kernels' times leave a delegate, whatever it measures them with; asked by `stretch explain`.
         A delegate that reports operators runs the subgraph here, on random inputs.
@@ -345,18 +345,18 @@ class CoreDelegate(Delegate):
 
     @classmethod
     def create(cls, cores: tuple[int, ...]) -> Self:
-        """A delegate with one thread on each of `cores`."""
+        """Return a delegate with one thread on each of `cores`."""
         return cls(cores)
 
     @classmethod
     def unavailable(cls) -> str | None:
-        """Whether its package is missing."""
+        """Return whether its package is missing."""
         missing = cls.install and importlib.util.find_spec(cls.package) is None
         return f"{cls.package} is not installed ({cls.install})" if missing else None
 
 
 def load_package(name: str, hint: str) -> ModuleType:
-    """The package of a delegate's runtime, imported where it is first needed."""
+    """Return the package of a delegate's runtime, imported where it is first needed."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -396,7 +396,7 @@ def load_plugins() -> dict[str, str]:
 
 
 def origin(name: str) -> str | None:
-    """The package and the entry point that a delegate comes from, in words; None for those of nn-stretch."""
+    """Return the package and the entry point that a delegate comes from, in words; None for those of nn-stretch."""
     return _origin(_entry_points[name]) if name in _entry_points else None
 
 
@@ -406,7 +406,7 @@ def _origin(point: EntryPoint) -> str:
 
 
 def get_delegate(name: str) -> type[Delegate]:
-    """The delegate called `name`, of this package or of a plug-in.
+    """Return the delegate called `name`, of this package or of a plug-in.
 
     Raises:
         UnknownNameError: If there is none; its hint has the closest name.

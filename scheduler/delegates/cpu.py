@@ -22,14 +22,14 @@ _NORMALISES = "_bn_nchwc"
 
 
 def place_kernels(nodes: Iterable[Any], kernels: Mapping[str, tuple[str, float]]) -> list[NodePlacement]:
-    """Each operator with its kernel's time, or the operator it was merged into; then kernels that were added."""
+    """Return each operator with its kernel's time, or the operator it was merged into; then kernels that were added."""
     nodes = list(nodes)
     names = [node.name or f"{node.op_type}_{i}" for i, node in enumerate(nodes)]
     by_name = {name: i for i, name in enumerate(names)}
     writer = {output: i for i, node in enumerate(nodes) for output in node.output}
 
     def upstream(start: int) -> Iterable[int]:
-        """`start`, then the nodes it depends on, nearest first."""
+        """Yield `start`, then the nodes it depends on, nearest first."""
         seen, queue = {start}, deque([start])
         while queue:
             i = queue.popleft()
@@ -65,7 +65,7 @@ def place_kernels(nodes: Iterable[Any], kernels: Mapping[str, tuple[str, float]]
 
 
 def profile_kernels(session_of: Any) -> dict[str, tuple[str, float]]:
-    """Operator type and milliseconds of each kernel, the median of five runs on a zero input."""
+    """Return the operator type and milliseconds of each kernel, the median of five runs on a zero input."""
     with tempfile.TemporaryDirectory() as folder:
         session = session_of(str(Path(folder) / "ort"))
         feed = {i.name: np.zeros(i.shape, np.float32) for i in session.get_inputs()}
@@ -119,7 +119,7 @@ class CpuDelegate(CoreDelegate):
         return place_kernels(open_onnx(model).nodes, profile_kernels(session))
 
     def options(self) -> tuple[dict[str, str], Any]:
-        """Settings and options of a session."""
+        """Return the settings and options of a session."""
         onnxruntime = load_runtime()
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = max(1, len(self._cores))
@@ -134,5 +134,5 @@ class CpuDelegate(CoreDelegate):
 
 
 def load_runtime() -> ModuleType:
-    """The package `onnxruntime`."""
+    """Return the package `onnxruntime`."""
     return load_package("onnxruntime", INSTALL)

@@ -69,7 +69,7 @@ def load_library() -> QnnLibrary:
 
 
 def session_options(library: QnnLibrary, settings: Mapping[str, str], provider: Mapping[str, str] | None = None) -> Any:
-    """Options of an ONNX Runtime session on this provider, one thread.
+    """Return the options of an ONNX Runtime session on this provider, one thread.
 
     Args:
         settings: Entries of the session's configuration.
@@ -156,7 +156,7 @@ CHIPS = {
 
 
 def find_chip(name: str) -> Chip:
-    """The chip called `name`."""
+    """Return the chip called `name`."""
     if name not in CHIPS:
         raise UnknownNameError.among("chip", name, list(CHIPS))
     return CHIPS[name]
@@ -190,7 +190,7 @@ def compile_context(model: Path, chip: str, out: Path, x: Array) -> Array:
 
 
 def open_context(file: Path, chip: str) -> Any:
-    """An ONNX Runtime session of code that was compiled for a chip; nothing is left to the CPU."""
+    """Return an ONNX Runtime session of code that was compiled for a chip; nothing is left to the CPU."""
     return _chip_session(file, find_chip(chip), {})
 
 
@@ -224,7 +224,7 @@ Open = Callable[[Path, dict[str, str]], Any]
 
 
 def cached_context(folder: Path | None, model: Path, versions: str, open_session: Open) -> Any:
-    """A session from the cache, or one made from `model` and put there.
+    """Return a session from the cache, or one made from `model` and put there.
 
     A file is found by the SHA-256 of the model and of the versions, so one that
     is there fits. One that cannot be read is made again. Where the folder
@@ -291,7 +291,7 @@ class DspDelegate(Delegate):
 
     @classmethod
     def simulated(cls) -> bool:
-        """Whether the DSP of this machine is the HTP simulator."""
+        """Return whether the DSP of this machine is the HTP simulator."""
         return is_simulated()
 
     def compile(self, model: Path) -> SessionCompiled:
@@ -335,7 +335,7 @@ class DspDelegate(Delegate):
 
 
 def is_simulated() -> bool:
-    """Whether the DSP of this machine is the simulator: its results count, its times mean nothing."""
+    """Return whether the DSP of this machine is the simulator: its results count, its times mean nothing."""
     return platform.machine() in ("x86_64", "AMD64")
 
 
@@ -371,7 +371,7 @@ def check_int8(proto: Any, name: str) -> None:
 
 
 def _miscomputed(node: Any) -> bool:
-    """Whether QNN 2.51 takes an operator and gives other numbers than ONNX defines, as its conformance test shows.
+    """Return whether QNN 2.51 takes an operator and gives other numbers than ONNX defines, as its conformance test shows.
 
     It divides by the wrong count in average pools whose last window overhangs
     (``ceil_mode``), and in those of even windows that count their padding.
@@ -384,7 +384,7 @@ def _miscomputed(node: Any) -> bool:
 
 
 def _session(library: Any, file: str, name: str, more: dict[str, str] | None = None) -> Any:
-    """A session of which every operator is on the DSP."""
+    """Return a session of which every operator is on the DSP."""
     import onnxruntime
 
     options = session_options(library, {"session.disable_cpu_ep_fallback": "1", **(more or {})})
@@ -404,7 +404,7 @@ def _session(library: Any, file: str, name: str, more: dict[str, str] | None = N
 
 
 def _left_to_the_cpu(library: Any, file: str) -> list[str]:
-    """Operators that the provider refused, found with a session that is never run."""
+    """Return the operators that the provider refused, found with a session that is never run."""
     import onnxruntime
 
     try:

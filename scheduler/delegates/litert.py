@@ -93,7 +93,7 @@ class LiteRtInvocation(Invocation):
         self._marks = (start, entered, computed, perf_counter_ns())
 
     def conversions(self) -> tuple[tuple[str, int, int], ...]:
-        """Channels go last on the way in and first on the way out."""
+        """Return the channels go last on the way in and first on the way out."""
         start, entered, computed, end = self._marks
         return ("to NHWC", start, entered), ("to NCHW", computed, end)
 
@@ -154,12 +154,12 @@ class LiteRtDelegate(CoreDelegate):
 
     @classmethod
     def unavailable(cls) -> str | None:
-        """Whether LiteRT is missing."""
+        """Return whether LiteRT is missing."""
         return None if any(map(importlib.util.find_spec, PACKAGES)) else f"ai_edge_litert is not installed ({INSTALL})"
 
     @staticmethod
     def version() -> str:
-        """The runtime's package and its version."""
+        """Return the runtime's package and its version."""
         package = _package()
         return f"{package} {getattr(importlib.import_module(package), '__version__', 'of unknown version')}"
 
@@ -176,7 +176,7 @@ class LiteRtDelegate(CoreDelegate):
         return self._compiled(self._file(bundle), name)
 
     def node_placements_from(self, bundle: "Bundle", name: str) -> list[NodePlacement]:
-        """The conversions and the whole subgraph with their measured times, and who computes each operator."""
+        """Return the conversions and the whole subgraph with their measured times, and who computes each operator."""
         file = self._file(bundle)
         compiled = self._compiled(file, name)
         call = compiled.bind(*([np.zeros(shape, np.float32) for shape in ends.values()] for ends in (compiled.inputs, compiled.outputs)))
@@ -213,12 +213,12 @@ class LiteRtDelegate(CoreDelegate):
 
 
 def nchw_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A shape N×H×W×C as N×C×H×W; others stay."""
+    """Return a shape N×H×W×C as N×C×H×W; others stay."""
     return (shape[0], shape[-1], *shape[1:-1]) if len(shape) == 4 else shape
 
 
 def _ms(step: Any, runs: int = 3) -> float:
-    """Shortest time of a few runs, the first of which warms up."""
+    """Return the shortest time of a few runs, the first of which warms up."""
     times = []
     for _ in range(runs + 1):
         start = perf_counter_ns()
@@ -228,7 +228,7 @@ def _ms(step: Any, runs: int = 3) -> float:
 
 
 def _by_xnnpack(compiled: LiteRtCompiled) -> set[str]:
-    """Names of the tensors that XNNPACK computes."""
+    """Return the names of the tensors that XNNPACK computes."""
     try:
         steps = compiled._interpreter._get_ops_details()
         names = {detail["index"]: detail["name"] for detail in compiled._interpreter.get_tensor_details()}
@@ -257,7 +257,7 @@ def partitions(steps: Sequence[Mapping[str, Any]]) -> list[list[int]]:
 def open_interpreter(
     content: bytes, threads: int, subject: str, shapes: Mapping[int, tuple[int, ...]] | None = None, *, inner: bool = False
 ) -> Any:
-    """An interpreter of a TFLite file with its tensors allocated.
+    """Return an interpreter of a TFLite file with its tensors allocated.
 
     Args:
         content: The file, whose structure was checked: runtimes follow it without a second look.
@@ -361,7 +361,7 @@ class LiteRtGpuDelegate(ChildDelegate, LiteRtDelegate):
 
     @classmethod
     def unavailable(cls) -> str | None:
-        """Whether LiteRT's compiled models are missing, or a GPU."""
+        """Return whether LiteRT's compiled models are missing, or a GPU."""
         # the module of a package that is not there is an error, not None
         if not (importlib.util.find_spec("ai_edge_litert") and importlib.util.find_spec("ai_edge_litert.compiled_model")):
             return f"ai_edge_litert with compiled models is not installed ({install_line('litert')})"

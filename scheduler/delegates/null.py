@@ -55,7 +55,7 @@ class NullDelegate(Delegate):
         self._seconds = seconds
 
     def compile(self, model: Path) -> NullCompiled:
-        """The shapes of `model` with its cost."""
+        """Return the shapes of `model` with its cost."""
         inputs, outputs = open_onnx(model).ends
         cost = self._seconds if isinstance(self._seconds, int | float) else self._seconds.get(model.stem, 0.0)
         return NullCompiled(inputs, outputs, float(cost))

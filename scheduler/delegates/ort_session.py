@@ -43,7 +43,7 @@ class SessionCompiled(Compiled):
 def open_session(
     model: Path, providers: Sequence[Any], settings: Mapping[str, str], options: Any = None, content: bytes | None = None
 ) -> Any:
-    """An `onnxruntime.InferenceSession` of a file.
+    """Return an `onnxruntime.InferenceSession` of a file.
 
     Args:
         providers: Execution providers in order, each a name or a name and its options.

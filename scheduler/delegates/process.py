@@ -49,7 +49,7 @@ class Server:
         self._bound: dict[int, Invocation] = {}
 
     def handle(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Carry out one command."""
+        """Return the carry out one command."""
         for key in command.get("drop", ()):
             self._compiled.pop(key, None)
             self._bound.pop(key, None)
@@ -216,7 +216,7 @@ class ChildProcess:
         return number
 
     def answer(self, number: int) -> dict[str, Any]:
-        """The answer to a command."""
+        """Return the answer to a command."""
         with self._reading:
             while number not in self._answers:
                 assert self._process.stdout is not None
@@ -413,7 +413,7 @@ class ProcessDelegate(ChildDelegate):
 
     @classmethod
     def create(cls, cores: tuple[int, ...]) -> Self:
-        """A delegate whose child is pinned to `cores`."""
+        """Return a delegate whose child is pinned to `cores`."""
         return cls(INNER, cores)
 
     @classmethod

@@ -31,7 +31,7 @@ class Window:
     ceil: bool  # Whether a last window may reach beyond the padding; one that starts there is dropped.
 
     def of(self, x: Array, fill: float, *, padded: bool = False) -> Array:
-        """Windows as N×C×oH×oW×kH×kW.
+        """Return the windows as N×C×oH×oW×kH×kW.
 
         Args:
             x: N×C×H×W.
@@ -52,11 +52,11 @@ class Window:
         return np.asarray(windows[:, :, : counts[0], : counts[1]])
 
     def largest(self, x: Array) -> Array:
-        """Largest element of each window; padding never wins."""
+        """Return the largest element of each window; padding never wins."""
         return np.asarray(self.of(x, -np.inf).max(axis=(4, 5)))
 
     def mean(self, x: Array, *, counts_pads: bool) -> Array:
-        """Mean of each window; what lies beyond the padding never counts."""
+        """Return the mean of each window; what lies beyond the padding never counts."""
         top, left, bottom, right = self.pads if counts_pads else (0, 0, 0, 0)
         mask = np.ones((1, 1, x.shape[2] + top + bottom, x.shape[3] + left + right))
         total, count = self.of(x.astype(np.float64), 0.0), self.of(mask, 0.0, padded=counts_pads)
@@ -64,7 +64,7 @@ class Window:
 
 
 def padded(x: Array, pads: Sequence[int], value: Array | None, axes: Sequence[int], mode: str) -> Array:
-    """A constant around `x`; a negative width cuts off, which the library does not do."""
+    """Return a constant around `x`; a negative width cuts off, which the library does not do."""
     if mode != "constant":
         raise ValueError(f"mode `{mode}` is not defined here")
     widths = [(0, 0)] * x.ndim
@@ -102,7 +102,7 @@ class ReferenceCompiled(Compiled):
         return ReferenceInvocation(self, inputs, outputs)
 
     def evaluate(self, inputs: Sequence[Array]) -> dict[str, Array]:
-        """Every tensor of the graph, by name."""
+        """Return every tensor of the graph, by name."""
         try:
             with np.errstate(all="ignore"):  # the library's sigmoid overflows on its way to 0
                 values: Any = self._evaluator.run(None, dict(zip(self.inputs, inputs, strict=True)), intermediate=True)

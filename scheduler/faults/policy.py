@@ -27,7 +27,7 @@ class Site(NamedTuple):
 
     @classmethod
     def of(cls, place: Placement) -> "Site":
-        """The site of a placement."""
+        """Return the site of a placement."""
         return cls(place.delegate, place.cores)
 
     def __str__(self) -> str:
@@ -152,7 +152,7 @@ class FaultTracker:
             return decisions
 
     def is_retired(self, site: Site) -> bool:
-        """Whether a site is retired."""
+        """Return whether a site is retired."""
         with self._lock:
             return site in self._records and not self._records[site].trial
 

@@ -45,7 +45,7 @@ class Flatbuffer:
         self._identifier = identifier
 
     def decode(self, data: bytes | memoryview, *, allow_unknown: bool = False) -> dict[str, Any]:
-        """The root table; fields that are not there are left out.
+        """Return the root table; fields that are not there are left out.
 
         Numbers in a row come back as arrays that share the memory of `data`.
         """
@@ -55,7 +55,7 @@ class Flatbuffer:
         return reader.table(self._root, reader.offset(0))
 
     def encode(self, value: Mapping[str, Any]) -> bytearray:
-        """A file with `value` as its root table; fields that are left out have their default."""
+        """Return a file with `value` as its root table; fields that are left out have their default."""
         writer = _Writer(self)
         writer.data += struct.pack("<I", 0) + self._identifier
         writer.refer(0, writer.table(self._root, value))
@@ -105,7 +105,7 @@ class _Reader:
         return table
 
     def _is_read(self, kind: str, fields: Mapping[str, Any]) -> bool:
-        """Whether a field is to be read: not if it is a table of a union that may be any, and the schema does not name it."""
+        """Return whether a field is to be read: not if it is a table of a union that may be any, and the schema does not name it."""
         chooser, _, union = kind.partition("?")
         return not (union and self._allow_unknown) or fields.get(chooser, 0) in self._schema.unions[union]
 

@@ -17,7 +17,7 @@ class Quant:
 
 
 def edges(model: Any) -> tuple[dict[str, Quant], dict[str, Quant]]:
-    """Scales with which an int8 subgraph quantises its inputs and dequantises its outputs, by tensor."""
+    """Return the scales with which an int8 subgraph quantises its inputs and dequantises its outputs, by tensor."""
     import onnx.numpy_helper
 
     def edge(node: Any) -> Quant:

@@ -21,7 +21,7 @@ _HINT = "write it with numpy.save(path, array)"
 
 
 def read_npy(path: Path, noun: str) -> Array:
-    """The array in a .npy file.
+    """Return the array in a .npy file.
 
     Args:
         noun: Noun for the file in messages, such as ``input``.
@@ -43,7 +43,7 @@ def read_npy(path: Path, noun: str) -> Array:
 
 
 def _header(stream: BytesIO) -> tuple[tuple[int, ...], "np.dtype[np.generic]"]:
-    """Shape and element type that a file states; the stream is left where the numbers begin."""
+    """Return the shape and element type that a file states; the stream is left where the numbers begin."""
     version = npy_format.read_magic(stream)
     if version == (1, 0):
         shape, _, dtype = npy_format.read_array_header_1_0(stream)

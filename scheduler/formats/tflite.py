@@ -131,7 +131,7 @@ _SETTINGS = {
 
 
 def _fields(text: str) -> dict[str, tuple[int, str]]:
-    """Slot and type of each field that a line names."""
+    """Return the slot and type of each field that a line names."""
     split = [item.split() for item in text.split(", ")] if text else []
     return {words[0]: (slot, words[1]) for slot, words in enumerate(split) if len(words) == 2}
 
@@ -314,7 +314,7 @@ def open_tflite(path: Path) -> TfliteNetwork:
 
 
 def _network(path: Path, model: Mapping[str, Any], graph: Mapping[str, Any], content: bytes) -> TfliteNetwork:
-    """One subgraph of a file, whose indices all lead somewhere."""
+    """Return one subgraph of a file, whose indices all lead somewhere."""
     buffers = model.get("buffers", [])
     tensors = [_tensor(tensor, buffers, content) for tensor in graph.get("tensors", [])]
     # in single precision: many tensors may name one buffer
@@ -337,7 +337,7 @@ def _network(path: Path, model: Mapping[str, Any], graph: Mapping[str, Any], con
 
 
 def _code(code: Mapping[str, Any]) -> str:
-    """An operator's name, ``custom`` before that of a custom one; files of old have its number in another field."""
+    """Return an operator's name, ``custom`` before that of a custom one; files of old have its number in another field."""
     number = max(int(code.get("builtin_code", 0)), int(code.get("deprecated_builtin_code", 0)))
     name = NAMES.get(number, f"operator {number}")
     return f"{_CUSTOM} {str(code.get('custom_code', ''))[:60]}".strip() if name == "CUSTOM" else name
@@ -378,7 +378,7 @@ def _tensor(tensor: Mapping[str, Any], buffers: Sequence[Mapping[str, Any]], con
 
 
 def _content(buffer: Mapping[str, Any], content: bytes, name: str) -> NDArray[np.uint8] | None:
-    """The bytes of a buffer, in it or, in large files, behind everything else; None if it has none."""
+    """Return the bytes of a buffer, in it or, in large files, behind everything else; None if it has none."""
     offset, size = int(buffer.get("offset", 0)), int(buffer.get("size", 0))
     if offset > 1 and size:
         need(offset + size <= len(content), f"tensor `{name[:80]}` lies beyond the end of the file")

@@ -97,7 +97,7 @@ class Effort:
     seconds: float = 10.0  # Maximum duration, s, once there are `rounds` rounds.
 
     def is_enough(self, seconds: float, narrow: Callable[[float], bool]) -> bool:
-        """Whether to stop, once there are `rounds` rounds."""
+        """Return whether to stop, once there are `rounds` rounds."""
         return self.width is None or seconds > self.seconds or (seconds >= self.least_seconds and narrow(self.width))
 
 
@@ -138,7 +138,7 @@ def benchmark(session: Session, x: Values, effort: Effort | None = None, step: C
 
 
 def _controls_elsewhere(session: Session, x: Values, stack: ExitStack) -> dict[str, tuple[Precision, Callable[[], float]]]:
-    """Each control in each precision and on each delegate of the bundle's subgraphs, with its precision.
+    """Return each control in each precision and on each delegate of the bundle's subgraphs, with its precision.
 
     Controls in fp32 on CPU cores by ONNX Runtime are not among them, and those that cannot run are left out.
     """
@@ -173,7 +173,7 @@ def _controls_elsewhere(session: Session, x: Values, stack: ExitStack) -> dict[s
 
 
 def _source_file_control(manifest: Manifest) -> list[tuple[str, str]]:
-    """The user's own file as a control that takes the place of the captured original, if it has the same ends."""
+    """Return the user's own file as a control that takes the place of the captured original, if it has the same ends."""
     own = manifest.own
     if own is None or own.precision != CONTROLS or not own.file.endswith(".onnx"):
         return []
@@ -183,13 +183,13 @@ def _source_file_control(manifest: Manifest) -> list[tuple[str, str]]:
 
 
 def _timed(session: Session, x: Values) -> float:
-    """Milliseconds of one inference."""
+    """Return the milliseconds of one inference."""
     session.run(x)
     return session.trace.makespan_ms
 
 
 def _controls(session: Session, x: Values, cores: tuple[int, ...]) -> dict[str, Callable[[], float]]:
-    """Each control on all the cores and on one."""
+    """Return each control on all the cores and on one."""
     controls: dict[str, Callable[[], float]] = {}
     for control, file in session.bundle.manifest.controls.items():
         for thread_cores in dict.fromkeys((cores, cores[:1])):
@@ -203,7 +203,7 @@ def _controls(session: Session, x: Values, cores: tuple[int, ...]) -> dict[str, 
 
 
 def _original(session: Session, x: Values, cores: tuple[int, ...]) -> Callable[[], float] | None:
-    """Times the user's own file, if the bundle holds it and its runtime is here."""
+    """Return the times the user's own file, if the bundle holds it and its runtime is here."""
     manifest = session.bundle.manifest
     if manifest.own is None:
         return None
@@ -290,7 +290,7 @@ class _Rounds:
             values.append(self._warm(partial(self._session.time_alone, name)))
 
     def _warm(self, time: Callable[[], float]) -> float:
-        """Milliseconds of an inference, of the first that begins after `WARM_MS` if a processor has been idle."""
+        """Return the milliseconds of an inference, of the first that begins after `WARM_MS` if a processor has been idle."""
         passed = ms = time()
         while self._idles and passed < WARM_MS:
             ms = time()
@@ -308,12 +308,12 @@ class _Rounds:
 
 
 def used_cores(session: Session) -> tuple[int, ...]:
-    """The cores that a session's processors are placed on; all of this process where none has one."""
+    """Return the cores that a session's processors are placed on; all of this process where none has one."""
     return tuple(sorted({core for place in session.subgraph_placements.values() for core in place.cores})) or available_cores()
 
 
 def shares_a_core(session: Session) -> bool:
-    """Whether two branches of a segment run on one core or one queue."""
+    """Return whether two branches of a segment run on one core or one queue."""
     if session.moved:
         return True
     return any(

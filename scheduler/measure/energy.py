@@ -17,11 +17,11 @@ class Meter(Protocol):
     min_s: float  # Shorter times are not measured well, s.
 
     def read_mj(self) -> float:
-        """Energy until now, mJ."""
+        """Return the energy until now, mJ."""
 
 
 def read_number(path: Path) -> int:
-    """The whole number in a file."""
+    """Return the whole number in a file."""
     try:
         text = path.read_text().strip()
     except PermissionError as error:
@@ -37,7 +37,7 @@ def read_number(path: Path) -> int:
 
 
 def read_word(path: Path) -> str:
-    """The word in a file; empty where there is none."""
+    """Return the word in a file; empty where there is none."""
     try:
         return path.read_text().strip()
     except (OSError, UnicodeDecodeError):
@@ -45,7 +45,7 @@ def read_word(path: Path) -> str:
 
 
 def folders(root: Path, pattern: str) -> list[Path]:
-    """Folders of a class of devices that match a pattern, in order; none where there is no such class."""
+    """Return the folders of a class of devices that match a pattern, in order; none where there is no such class."""
     try:
         return sorted(path for path in root.glob(pattern) if path.is_dir())
     except OSError:
@@ -79,7 +79,7 @@ class Supply:
         self._mj = 0.0
 
     def read_mj(self) -> float:
-        """Energy until now, mJ: the mean of the power at both ends of each interval, times its length."""
+        """Return the energy until now, mJ: the mean of the power at both ends of each interval, times its length."""
         now = self._clock(), self._watts()
         self._mj += (now[0] - self._last[0]) / 1e6 * (now[1] + self._last[1]) / 2
         self._last = now
@@ -98,7 +98,7 @@ class Supply:
 
 
 def _microwatts(folder: Path) -> float:
-    """The source's power now: stated, or current × voltage; 0 W of a battery that supplies power means unknown."""
+    """Return the source's power now: stated, or current × voltage; 0 W of a battery that supplies power means unknown."""
     power = folder / "power_now"
     microwatts = read_number(power) if power.exists() else read_number(folder / "current_now") * read_number(folder / "voltage_now") / 1e6
     if microwatts == 0:
@@ -138,7 +138,7 @@ class Rapl:
         self._last, self._total = [self._counter(path) for path in self._zones], 0
 
     def read_mj(self) -> float:
-        """Energy until now, mJ."""
+        """Return the energy until now, mJ."""
         now = [self._counter(path) for path in self._zones]
         self._total += sum(self._since(*zone) for zone in zip(self._zones, self._last, now, strict=True))
         self._last = now
@@ -161,7 +161,7 @@ class Rapl:
 
 
 def zones(root: Path) -> list[Path]:
-    """Folders of RAPL's zones, and of those within them; empty where there are none."""
+    """Return the folders of RAPL's zones, and of those within them; empty where there are none."""
     return folders(root / "powercap", "intel-rapl:*")
 
 
@@ -185,7 +185,7 @@ class MeasuredEnergy:
 
 
 def find_meter(root: Path = SYS_CLASS) -> Meter:
-    """The machine's counter of energy: RAPL, else a battery or rail."""
+    """Return the machine's counter of energy: RAPL, else a battery or rail."""
     if zones(root):
         return Rapl(root)
     if supplies(root):
@@ -194,7 +194,7 @@ def find_meter(root: Path = SYS_CLASS) -> Meter:
 
 
 def measure_energy(run: Callable[[], object], root: Path = SYS_CLASS, loops: int = LOOPS) -> MeasuredEnergy:
-    """Energy of one inference, with all else that the counter covers."""
+    """Return the energy of one inference, with all else that the counter covers."""
     try:
         meter = find_meter(root)
         mj = median(_one_loop(run, meter) for _ in range(loops))
@@ -204,7 +204,7 @@ def measure_energy(run: Callable[[], object], root: Path = SYS_CLASS, loops: int
 
 
 def _one_loop(run: Callable[[], object], meter: Meter) -> float:
-    """Energy of an inference in a loop that is long enough for the counter, mJ."""
+    """Return the energy of an inference in a loop that is long enough for the counter, mJ."""
     begin, since, count, mj = meter.read_mj(), perf_counter(), 0, 0.0
     # a loop goes on until the counter has moved, so that no loop has zero energy
     while (seconds := perf_counter() - since) < meter.min_s or mj <= 0:

@@ -72,14 +72,14 @@ class RatioEstimate:
         return max(self.high / self.value - 1, 1 - self.low / self.value)
 
     def __str__(self) -> str:
-        """``0.97–1.06``; in words where there is no interval, or one that shows nothing."""
+        """Return ``0.97–1.06``; in words where there is no interval, or one that shows nothing."""
         if self.low is None or self.high is None or self.high > MAX_END_RATIO * self.low:
             return "too few rounds for an interval"
         return f"{self.low:.2f}–{self.high:.2f}"
 
 
 def ratio_interval(times: Sequence[float], baseline_times: Sequence[float]) -> RatioEstimate:
-    """The ratio of the medians of two series that were measured in turns, with a 95 % interval.
+    """Return the ratio of the medians of two series that were measured in turns, with a 95 % interval.
 
     Non-overlapping batch means (Law, Simulation Modeling and Analysis, chapter
     9): the rounds are cut into `BATCHES` stretches of time, each gives one
@@ -209,7 +209,7 @@ def _timed(run: Callable[[], object]) -> Callable[[], _Sample]:
 
 
 def _switches() -> int:
-    """How often the system took a core away from this process."""
+    """Return how often the system took a core away from this process."""
     return 0 if system.resource is None else system.resource.getrusage(system.resource.RUSAGE_SELF).ru_nivcsw
 
 
@@ -232,7 +232,7 @@ def _is_precise(steady: SteadyTime) -> bool:
 
 
 def buffers(shapes: Iterable[tuple[int, ...]], allocate: Allocate | None) -> list[NDArray[np.float32]]:
-    """Zeros in memory of a delegate's `allocator`, where it has one."""
+    """Return the zeros in memory of a delegate's `allocator`, where it has one."""
     sizes = [(shape, 4 * math.prod(shape)) for shape in shapes]
     return [np.zeros(s, np.float32) if allocate is None else allocate(n).view(np.float32).reshape(s) for s, n in sizes]
 
@@ -253,7 +253,7 @@ def runner(compiled: Compiled, cores: tuple[int, ...], allocate: Allocate | None
 
 
 def time_operators(delegate: Delegate, model: Path, cores: tuple[int, ...], operators: Sequence[str]) -> tuple[dict[str, float], float]:
-    """Times of operators inside a network, by the delegate's profiler."""
+    """Return the times of operators inside a network, by the delegate's profiler."""
     names = set(operators)
     with pinned(cores[:1]):
         placements = delegate.node_placements(model)
@@ -271,7 +271,7 @@ def time_operators(delegate: Delegate, model: Path, cores: tuple[int, ...], oper
 
 
 def time_kernels(operators: Mapping[str, float], kernels: Sequence[tuple[str, ...]]) -> list[float | None]:
-    """Times of kernels from those of their operators, ms; None where the delegate ran none of a kernel's operators by itself."""
+    """Return the times of kernels from those of their operators, ms; None where the delegate ran none of a kernel's operators by itself."""
     sums = [[operators[name] for name in names if name in operators] for names in kernels]
     return [sum(durations) if durations and sum(durations) > 0 else None for durations in sums]
 
@@ -299,7 +299,7 @@ MAX_GBS = 1000.0
 
 
 def fit_link(runs: Sequence[Handover]) -> LinkTimes:
-    """Fixed cost and rates, none of them negative, by least squares on the relative error."""
+    """Return the fixed cost and rates, none of them negative, by least squares on the relative error."""
     from scipy.optimize import nnls
 
     times = np.maximum([run.ms for run in runs], 1e-4)

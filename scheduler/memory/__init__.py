@@ -13,7 +13,7 @@ import_modules(__name__, __path__)
 
 
 def plan_memory(lifetimes: Lifetimes, planner: str = "offset", alignment: int = 64) -> MemoryPlan:
-    """Where tensors lie.
+    """Return where tensors lie.
 
     Args:
         planner: Its name, such as ``naive``, ``greedy``, ``flow`` or ``offset``.

@@ -98,7 +98,7 @@ class MemoryPlan:
         return sum(self.sizes)
 
     def problem(self, lifetimes: Lifetimes) -> str | None:
-        """Why this plan would damage a tensor, or None."""
+        """Return why this plan would damage a tensor, or None."""
         overlap = lifetimes.overlap
         for i, tensor in enumerate(lifetimes.tensors):
             arena, start = self.arenas[tensor.name], self.offsets[tensor.name]
@@ -120,14 +120,14 @@ planners: Registry[Planner] = Registry("memory planner")
 
 
 def shared_objects(lifetimes: Lifetimes, groups: list[list[int]]) -> MemoryPlan:
-    """A plan in which each group of tensors takes turns in memory of its own."""
+    """Return a plan in which each group of tensors takes turns in memory of its own."""
     tensors = lifetimes.tensors
     arenas = {tensors[i].name: number for number, group in enumerate(groups) for i in group}
     return MemoryPlan(arenas, dict.fromkeys(arenas, 0), tuple(max(tensors[i].bytes for i in group) for group in groups))
 
 
 def plan_naive(lifetimes: Lifetimes, alignment: int = 1) -> MemoryPlan:
-    """A plan without sharing."""
+    """Return a plan without sharing."""
     return shared_objects(lifetimes, [[i] for i in range(len(lifetimes.tensors))])
 
 

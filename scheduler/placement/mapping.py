@@ -48,7 +48,7 @@ def _load_plugins_once() -> None:
 
 
 def is_integer_only(processor: str) -> bool:
-    """Whether it has no floating point: every delegate that drives it runs int8 alone."""
+    """Return whether it has no floating point: every delegate that drives it runs int8 alone."""
     precisions_of_drivers = [set(delegate.precisions) for _, delegate in drivers(kind_of(processor))]
     return bool(precisions_of_drivers) and all(precisions == {"int8"} for precisions in precisions_of_drivers)
 
@@ -61,7 +61,7 @@ def device_dispatch(processor: str) -> Dispatch:
 
 
 def host_of(manifest: Manifest) -> str:
-    """The processor that joins branches and computes in floating point."""
+    """Return the processor that joins branches and computes in floating point."""
     return manifest.joins[0].processor if manifest.joins else HOST
 
 
@@ -72,7 +72,7 @@ _TARGET = re.compile(r"(?P<delegate>[A-Za-z][A-Za-z_:]*?)(?P<cores>\d+(?:\+\d+)*
 
 
 def parse_mapping(entries: Sequence[str]) -> dict[str, str]:
-    """The mapping written as ``gpu=cpu1`` or ``gpu=cpu1,dsp=cpu1``."""
+    """Return the mapping written as ``gpu=cpu1`` or ``gpu=cpu1,dsp=cpu1``."""
     mapping: dict[str, str] = {}
     for entry in (part.strip() for text in entries for part in text.split(",")):
         processor, equals, target = (part.strip() for part in entry.partition("="))
@@ -92,7 +92,7 @@ def place_processors(
     little_cores: Sequence[int] = (),
     planned: Mapping[str, str] | None = None,
 ) -> dict[str, Placement]:
-    """Where each processor of a bundle runs on this machine.
+    """Return where each processor of a bundle runs on this machine.
 
     By default the first CPU runs on the calling thread and gets as many cores as
     its core set has, such as 4 of ``cpu[1large3med]``; a CPU without a named core
@@ -171,7 +171,7 @@ def _host_placement(processor: str, core_pool: _CorePool, needed: int, standing_
 
 
 def _computes_on_core(driver: str | None) -> bool:
-    """Whether a processor with this driver, or none, computes on a CPU core."""
+    """Return whether a processor with this driver, or none, computes on a CPU core."""
     return driver is None or get_delegate(driver).needs_core()
 
 
@@ -191,7 +191,7 @@ def _default_placement(processor: str, core_pool: _CorePool, driver: str | None,
 
 
 def bundle_precisions(manifest: Manifest) -> dict[str, set[str]]:
-    """Precisions of the subgraphs of each processor."""
+    """Return the precisions of the subgraphs of each processor."""
     precisions: dict[str, set[str]] = {}
     for entry in manifest.subgraphs:
         precisions.setdefault(entry.processor, set()).add(entry.precision)
@@ -263,7 +263,7 @@ def _placement(processor: str, name: str, cores: tuple[int, ...], reason: str) -
 
 
 def _set_dispatch(placed: Mapping[str, Placement], host: str | None) -> dict[str, Placement]:
-    """The placements, with the queue that runs on the calling thread made inline."""
+    """Return the placements, with the queue that runs on the calling thread made inline."""
     if host is not None:
         inline = placed[host].queue
     else:
@@ -276,7 +276,7 @@ def _set_dispatch(placed: Mapping[str, Placement], host: str | None) -> dict[str
 def mapping_of_used(
     mapping: Mapping[str, str], manifest: Manifest, used: Sequence[str], processors: Sequence[str] | None
 ) -> dict[str, str]:
-    """The mapping without processors that lost all their work to others.
+    """Return the mapping without processors that lost all their work to others.
 
     Args:
         manifest: The bundle's description, as it was designed.
@@ -294,7 +294,7 @@ Priority = Literal["latency", "energy"]
 
 
 def choose_processors(manifest: Manifest, allowed: Sequence[str] | None = None, priority: Priority | None = None) -> Manifest:
-    """The manifest with each subgraph on the processor that is to run it.
+    """Return the manifest with each subgraph on the processor that is to run it.
 
     Without a priority the design stands as far as `allowed` goes. ``latency``
     distributes the branches of each segment so that the busiest processor is
@@ -324,7 +324,7 @@ def choose_processors(manifest: Manifest, allowed: Sequence[str] | None = None, 
 
 
 def _segment(entries: Sequence[SubgraphEntry], usable: Sequence[str], priority: Priority | None) -> dict[str, str]:
-    """Processor of each branch of a segment."""
+    """Return the processor of each branch of a segment."""
     unchanged = {entry.name: entry.processor for entry in entries if entry.processor in usable}
     if priority is None and len(unchanged) == len(entries):
         return unchanged
@@ -351,7 +351,7 @@ def _segment(entries: Sequence[SubgraphEntry], usable: Sequence[str], priority: 
 
 
 def _is_chained(entries: Sequence[SubgraphEntry]) -> bool:
-    """Whether subgraphs of a segment read what others of it write."""
+    """Return whether subgraphs of a segment read what others of it write."""
     outputs = {name for entry in entries for name in entry.outputs}
     return any(name in outputs for entry in entries for name in entry.inputs)
 

@@ -38,7 +38,7 @@ class Placement:
 
 
 def place_subgraphs(entries: Iterable[SubgraphEntry], placements: Mapping[str, Placement]) -> dict[str, Placement]:
-    """The placement of each subgraph: that of its processor."""
+    """Return the placement of each subgraph: that of its processor."""
     by_subgraph: dict[str, Placement] = {}
     for entry in entries:
         if entry.processor not in placements:
@@ -61,7 +61,7 @@ def queues_of(placements: Iterable[Placement]) -> dict[str, Dispatch]:
 
 
 def interchangeable(placements: Iterable[Placement], movable: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Queues that can do each other's work: all of it on the same movable delegate, on as many cores.
+    """Return the queues that can do each other's work: all of it on the same movable delegate, on as many cores.
 
     Args:
         movable: Delegates whose subgraphs may run on any thread, several of them at once.

@@ -158,7 +158,7 @@ def _measure_alternative(name: str, session: Session, quiet: int, watts: Mapping
 
 
 def _ends(session: Session) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Shape and type of each input and output by the name that callers know it by, the one output's aside."""
+    """Return the shape and type of each input and output by the name that callers know it by, the one output's aside."""
     manifest = session.bundle.manifest
     tensors = {tensor.name: tensor for tensor in manifest.tensors}
     outputs = manifest.name_outputs({name: tensors[name] for name in manifest.outputs})

@@ -20,7 +20,7 @@ from scheduler.runtime.trace import Span
 
 
 def zeros(size: int) -> NDArray[np.uint8]:
-    """Allocate ordinary memory of zeros."""
+    """Return the allocate ordinary memory of zeros."""
     return np.zeros(size, np.uint8)
 
 
@@ -65,7 +65,7 @@ class BorderInvocation(Invocation):
             self._check()
 
     def conversions(self) -> Sequence[tuple[str, int, int]]:
-        """The copies, and what the delegate converts between them."""
+        """Return the copies, and what the delegate converts between them."""
         return (*self._before.spans, *self._call.conversions(), *self._after.spans)
 
 
@@ -191,11 +191,11 @@ class Buffers:
         return bound
 
     def new_arrays(self, names: Sequence[str]) -> dict[str, Array]:
-        """New arrays of the shapes and types of some tensors."""
+        """Return the new arrays of the shapes and types of some tensors."""
         return {name: np.zeros(self._tensors[name].shape, np.dtype(self._tensors[name].dtype)) for name in names}
 
     def _slices(self, plan: ExecutionPlan) -> tuple[dict[str, tuple[JoinEntry, int]], dict[str, list[tuple[str, int]]]]:
-        """Tensors that lie in a join's output and where their channels start, and those that have to be copied there."""
+        """Return the tensors that lie in a join's output and where their channels start, and those that have to be copied there."""
         slices: dict[str, tuple[JoinEntry, int]] = {}
         copied: dict[str, list[tuple[str, int]]] = {}
         # Outermost joins first: an inner join's output is then a slice already.
@@ -214,11 +214,11 @@ class Buffers:
         return slices, copied
 
     def _is_one_piece(self, join: JoinEntry) -> bool:
-        """Whether each slice of a join's output is one piece of it."""
+        """Return whether each slice of a join's output is one piece of it."""
         return math.prod(self._tensors[join.output].shape[: self._axis(join)]) == 1
 
     def _lifetimes(self, plan: ExecutionPlan) -> Lifetimes:
-        """When memory is in use, by steps: the arrival of the inputs, the plan's own, and the collection of the outputs."""
+        """Return when memory is in use, by steps: the arrival of the inputs, the plan's own, and the collection of the outputs."""
         arrival, collection = 0, len(plan.order) + 1
         number = {name: position + 1 for name, position in plan.order.items()}
         uses: dict[str, set[int]] = {name: set() for name in self._tensors}
@@ -263,12 +263,12 @@ class Buffers:
         return meeting_of(join.kind).axis(tensor.layout, len(tensor.shape))
 
     def _join_slice(self, join: JoinEntry, name: str, start: int) -> Array:
-        """The slice of a join's output that a tensor fills."""
+        """Return the slice of a join's output that a tensor fills."""
         axis = self._axis(join)
         return self.arrays[join.output][(slice(None),) * axis + (slice(start, start + self._tensors[name].shape[axis]),)]
 
     def _combine(self, join: JoinEntry) -> Callable[[], None]:
-        """The work of a join that reads all of its tensors to write one."""
+        """Return the work of a join that reads all of its tensors to write one."""
         compute, axis = meeting_of(join.kind).combine, self._axis(join)
         parts, output = [self.arrays[name] for name in join.inputs], self.arrays[join.output]
 
@@ -303,7 +303,7 @@ def bind_subgraph(
     outputs_into: Mapping[str, Array] | None = None,
     check: Callable[[], None] | None = None,
 ) -> Invocation:
-    """A compiled subgraph tied to the buffers of its tensors, by their names, else in their order.
+    """Return a compiled subgraph tied to the buffers of its tensors, by their names, else in their order.
 
     Args:
         outputs_into: Arrays to write instead of the buffers.

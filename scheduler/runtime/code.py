@@ -40,7 +40,7 @@ class CompiledSubgraphs:
         self._lock = threading.RLock()
 
     def get(self, name: str, place: Placement) -> Compiled:
-        """A subgraph, compiled for a placement."""
+        """Return a subgraph, compiled for a placement."""
         key = (name, place.delegate, place.cores)
         with self._lock:
             if key not in self._compiled:
@@ -94,7 +94,7 @@ class CompiledSubgraphs:
         raise error
 
     def compile_other(self, name: str, place: Placement) -> tuple[str, Compiled] | None:
-        """A subgraph compiled on the same cores by a delegate that its own may be compared with, and that one's name.
+        """Return a subgraph compiled on the same cores by a delegate that its own may be compared with, and that one's name.
 
         None if there is none: one that has failed itself proves nothing.
         """
@@ -122,12 +122,12 @@ class CompiledSubgraphs:
         delegate.close()
 
     def accuracy(self, name: str) -> tuple[str, list[float]]:
-        """Precision of a subgraph's file, and how far each of its outputs may be from another delegate's."""
+        """Return the precision of a subgraph's file, and how far each of its outputs may be from another delegate's."""
         entry, checks = self._bundle.subgraph(name), self._bundle.manifest.checks
         return entry.precision, [allowed_distance(checks, output, entry.precision) for output in entry.outputs]
 
     def movable(self) -> frozenset[str]:
-        """Delegates whose subgraphs may run on any thread, several of them at once."""
+        """Return the delegates whose subgraphs may run on any thread, several of them at once."""
         return frozenset(name for (name, _), delegate in self._delegates.items() if delegate.reentrant)
 
     def abort(self, place: Placement, reason: str) -> AbortResult:

@@ -374,7 +374,7 @@ class Executor:
         return start, end
 
     def _serve(self, driver: Driver) -> Finish | Fail:
-        """The calling thread's part of an inference: the hot path, whose code and data every subgraph evicts from the caches."""
+        """Return the calling thread's part of an inference: the hot path, whose code and data every subgraph evicts from the caches."""
         inbox, enqueued, running, lock, done = self.inbox, self._enqueued, self._running, self._lock, self.lanes[0].done
         use_table = driver.table is not None and self.lanes[0].keep is None
         task: Task | None = None
@@ -518,12 +518,12 @@ class Executor:
             self._raise_hang()
 
     def traces(self) -> tuple[Trace, ...]:
-        """The submitted inferences that ended last, oldest first."""
+        """Return the submitted inferences that ended last, oldest first."""
         with self._condition:
             return tuple(self._traces)
 
     def depths(self) -> tuple[QueueDepth, ...]:
-        """Numbers of subgraphs of submitted inferences that waited for each queue, at each change."""
+        """Return the numbers of subgraphs of submitted inferences that waited for each queue, at each change."""
         with self._condition:
             return tuple(self._depths)
 
@@ -714,7 +714,7 @@ class Executor:
             raise copy(self.hang) from None
 
     def _spans(self, lane: Lane) -> tuple[Span, ...]:
-        """The steps of an inference that has ended, and the conversions at their borders."""
+        """Return the steps of an inference that has ended, and the conversions at their borders."""
         spans: list[Span] = []
         for task, start, end, _ in lane.done:
             call, queue = task.invocation, CALLING_THREAD if task.on_caller and task.placement is None else task.queue

@@ -20,7 +20,7 @@ class HangError(StretchError):
 
     @classmethod
     def of(cls, subgraph: str, placement: Placement, limit_s: float) -> "HangError":
-        """The error of a subgraph that hangs."""
+        """Return the error of a subgraph that hangs."""
         result = cls(
             f"subgraph `{subgraph}` {_timeout_text(limit_s)} on processor `{placement.processor}` (delegate `{placement.delegate}`)",
             f"run it elsewhere with --map {placement.processor}=cpu, or allow more with --time-limit",
@@ -39,7 +39,7 @@ def _timeout_text(limit_s: float) -> str:
 
 
 def step_failure(step: str, place: Placement | None, cause: BaseException | None, text: str = "") -> StretchError:
-    """An error that names the step, where it ran and why it failed; it has the hint of its cause."""
+    """Return an error that names the step, where it ran and why it failed; it has the hint of its cause."""
     words = (str(cause) if cause is not None else text).strip() or text.strip()
     reason = words.splitlines()[0] if words else type(cause).__name__
     if place is None:
@@ -52,7 +52,7 @@ def step_failure(step: str, place: Placement | None, cause: BaseException | None
 
 
 def delegate_failure(name: str, action: str, cause: Exception) -> StretchError:
-    """An error that names a delegate which broke off, and the package it is from."""
+    """Return an error that names a delegate which broke off, and the package it is from."""
     reason = (str(cause).strip().splitlines() or [""])[0]
     return StretchError(
         f"the delegate `{name}` failed to {action}: {type(cause).__name__}{f': {reason}' if reason else ''}", _authors(name)

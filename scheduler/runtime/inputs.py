@@ -18,7 +18,7 @@ Values = Array | Mapping[str, Array]
 
 
 def as_arrays(x: Any, names: Sequence[str]) -> dict[str, Array]:
-    """The inputs of a model by name, as numpy arrays that share the caller's memory.
+    """Return the inputs of a model by name, as numpy arrays that share the caller's memory.
 
     Args:
         x: One input as `as_array` takes it, or a mapping from the name of each input to it.
@@ -40,7 +40,7 @@ def unwrap_single(arrays: Mapping[str, Array]) -> Values:
 
 
 def as_array(x: Any) -> Array:
-    """An input as a numpy array that shares its memory."""
+    """Return an input as a numpy array that shares its memory."""
     if isinstance(x, np.ndarray):
         return x
     kind = type(x).__name__
@@ -85,7 +85,7 @@ def check_inputs(arrays: Mapping[str, Array], like: Mapping[str, Array]) -> None
 
 
 def zeros(manifest: Manifest) -> Values:
-    """An input of zeros, as a session of the bundle takes it."""
+    """Return an input of zeros, as a session of the bundle takes it."""
     tensors = {tensor.name: tensor for tensor in manifest.tensors}
     return unwrap_single({name: np.zeros(tensors[name].shape, np.dtype(tensors[name].dtype)) for name in manifest.inputs})
 

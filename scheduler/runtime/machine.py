@@ -285,7 +285,7 @@ class Machine:
     def of(
         cls, plan: ExecutionPlan, placements: Mapping[str, Placement], lanes: int = 1, *, caller: bool = True, movable: Collection[str] = ()
     ) -> "Machine":
-        """A machine of one client."""
+        """Return a machine of one client."""
         return cls({ONLY_CLIENT: Client(plan, placements, lanes, movable=frozenset(movable))}, caller=caller)
 
     def add(self, name: str, client: Client) -> None:
@@ -297,11 +297,11 @@ class Machine:
         self._sort_queues()
 
     def in_flight(self, client: str = ONLY_CLIENT) -> int:
-        """Number of a client's inferences that have not ended."""
+        """Return the number of a client's inferences that have not ended."""
         return sum(owner == client for owner, _ in self._inferences)
 
     def waiting(self, client: str = ONLY_CLIENT) -> dict[str, int]:
-        """Subgraphs of a client that are ready and wait for each of its queues: its depth."""
+        """Return the subgraphs of a client that are ready and wait for each of its queues: its depth."""
         depth = dict.fromkeys(self.clients[client].queues, 0)
         placements = self.clients[client].placements
         for inference in self._inferences.values():
@@ -312,7 +312,7 @@ class Machine:
         return depth
 
     def is_abandoned(self, queue: str) -> bool:
-        """Whether a queue is held by a step of a removed client."""
+        """Return whether a queue is held by a step of a removed client."""
         return queue in self._running and self._running[queue] is None
 
     def handle(self, event: Event) -> list[Instruction]:
@@ -374,7 +374,7 @@ class Machine:
         return duplicate
 
     def key(self) -> Hashable:
-        """Equal for machines of one client that answer all events to come alike, if those carry no moments."""
+        """Return the equal for machines of one client that answer all events to come alike, if those carry no moments."""
         running = tuple((queue, entry and (entry[0].lane, entry[1])) for queue, entry in self._running.items())
         placements = tuple(place for client in self.clients.values() for place in client.placements.values())
         return tuple(inference.key() for inference in self._inferences.values()), running, placements
@@ -421,7 +421,7 @@ class Machine:
         return instructions
 
     def _ended(self, inference: _Inference) -> Finish | Fail | None:
-        """The end of an inference without running or further steps; None before its end."""
+        """Return the end of an inference without running or further steps; None before its end."""
         if (inference.failure is None and inference.steps_left) or any(entry and entry[0] is inference for entry in self._running.values()):
             return None
         del self._inferences[inference.client, inference.lane]
@@ -449,7 +449,7 @@ class Machine:
         return steps[0] if len(steps) == 1 else min(steps, key=urgency)
 
     def _own_step(self, inference: _Inference, queue: str) -> str | None:
-        """A join of an inference, if the queue may run its joins, else a subgraph that is placed on it."""
+        """Return a join of an inference, if the queue may run its joins, else a subgraph that is placed on it."""
         if inference.failure is not None or not inference.ready:
             return None
         client = self.clients[inference.client]
@@ -464,7 +464,7 @@ class Machine:
         return subgraph
 
     def _helped_step(self, inference: _Inference, queue: str) -> str | None:
-        """A subgraph of an inference that is placed on a queue which this one helps."""
+        """Return a subgraph of an inference that is placed on a queue which this one helps."""
         client = self.clients[inference.client]
         if inference.failure is not None or queue not in client.helps:
             return None

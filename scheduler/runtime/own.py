@@ -52,7 +52,7 @@ class SourceFileRunner:
         return {name: self._run.get(name) for name in names}
 
     def time(self) -> float:
-        """Milliseconds of one run on the last input."""
+        """Return the milliseconds of one run on the last input."""
         with pinned(self.cores[:1]):
             start = perf_counter_ns()
             self._run.compute()
@@ -60,7 +60,7 @@ class SourceFileRunner:
 
 
 def _to_file(end: SourceTensor, array: Array | None) -> NDArray[Any]:
-    """An input as the file has it; zeros where the network does not read it."""
+    """Return an input as the file has it; zeros where the network does not read it."""
     kind = np.dtype(end.dtype)
     if array is None:
         return np.zeros(end.shape, kind)
@@ -72,7 +72,7 @@ def _to_file(end: SourceTensor, array: Array | None) -> NDArray[Any]:
 
 
 def _from_file(end: SourceTensor, array: NDArray[Any]) -> Array:
-    """An output as the bundle has it."""
+    """Return an output as the bundle has it."""
     reals = np.asarray(array, np.float32)
     reals = reals if end.scale is None else (reals - end.zero_point) * np.float32(end.scale)
     return reals.transpose(np.argsort(end.order)) if end.order else reals

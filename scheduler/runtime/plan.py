@@ -38,16 +38,16 @@ class ExecutionPlan:
     order: Mapping[str, int]  # Position of each subgraph and join in the topological order.
 
     def predecessors(self, name: str) -> tuple[str, ...]:
-        """Steps whose tensors the step called `name` reads."""
+        """Return the steps whose tensors the step called `name` reads."""
         return tuple(dict.fromkeys(self.writers[tensor] for tensor in self.step(name).inputs if tensor in self.writers))
 
     def step(self, name: str) -> PlannedSubgraph | JoinEntry:
-        """The subgraph or join called `name`."""
+        """Return the subgraph or join called `name`."""
         return self.subgraphs.get(name) or self.joins[name]
 
 
 def make_plan(manifest: Manifest | TflitePlan) -> ExecutionPlan:
-    """The plan of a bundle.
+    """Return the plan of a bundle.
 
     Args:
         manifest: The bundle's description, or that in its TFLite file; its steps may be in any order.
@@ -63,7 +63,7 @@ def make_plan(manifest: Manifest | TflitePlan) -> ExecutionPlan:
 def build_plan(
     inputs: Iterable[str], outputs: Iterable[str], subgraphs: Iterable[PlannedSubgraph], joins: Iterable[JoinEntry]
 ) -> ExecutionPlan:
-    """The plan of subgraphs and joins in any order."""
+    """Return the plan of subgraphs and joins in any order."""
     inputs = tuple(inputs)
     subgraphs_by_name, joins_by_name = {s.name: s for s in subgraphs}, {j.name: j for j in joins}
     steps: dict[str, PlannedSubgraph | JoinEntry] = {**subgraphs_by_name, **joins_by_name}
@@ -88,7 +88,7 @@ def build_plan(
 def _topological_order(
     start: tuple[str, ...], steps: Mapping[str, PlannedSubgraph | JoinEntry], writers: Mapping[str, str]
 ) -> dict[str, int]:
-    """The steps in the given order, each moved behind the steps that it waits for."""
+    """Return the steps in the given order, each moved behind the steps that it waits for."""
     try:
         # a step that reads what nothing writes waits for itself
         order = stable_order({name: {writers.get(x, name) for x in step.inputs if x not in start} for name, step in steps.items()})

@@ -45,7 +45,7 @@ class Opening(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
 
     @classmethod
     def of(cls, number: int, machine: Machine) -> "Opening":
-        """A machine of one client, as it is opened."""
+        """Return a machine of one client, as it is opened."""
         client = machine.clients[ONLY_CLIENT]
         plan = client.plan
         return cls(
@@ -62,7 +62,7 @@ class Opening(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
         )
 
     def make_machine(self) -> Machine:
-        """The machine, with nothing in flight."""
+        """Return the machine, with nothing in flight."""
         plan = build_plan(self.inputs, self.outputs, self.subgraphs, self.joins)
         return Machine.of(plan, self.placements, self.lanes, caller=self.caller, movable=self.movable)
 
@@ -140,7 +140,7 @@ class Replay:
 
 
 def replay(path: Path) -> Replay:
-    """Feed the events of a record to fresh machines, and compare their answers."""
+    """Return the feed the events of a record to fresh machines, and compare their answers."""
     machines: dict[int, Machine] = {}
     events = finished = 0
     for number, line in _lines(path):
@@ -188,6 +188,6 @@ def _lines(path: Path) -> Iterator[tuple[int, Opening | Line]]:
 
 
 def _describe(instructions: Sequence[Instruction]) -> str:
-    """Instructions, short enough for a sentence."""
+    """Return the instructions, short enough for a sentence."""
     text = msgspec.json.encode(list(instructions)).decode()
     return text if len(text) <= 300 else f"{text[:300]}…"

@@ -38,7 +38,7 @@ class ReplayTable(Generic[A]):
         self._nodes: dict[Hashable, Node[A]] = {}
 
     def node(self, machine: Machine) -> Node[A]:
-        """The node of a state; the state is not changed any more."""
+        """Return the node of a state; the state is not changed any more."""
         return self._nodes.setdefault(machine.key(), Node(machine))
 
     def compute(self, node: Node[A], event: Event, name: Hashable | None) -> tuple[A, Node[A]]:
@@ -61,5 +61,5 @@ class ReplayTable(Generic[A]):
         self._nodes.clear()
 
     def __len__(self) -> int:
-        """Number of states met so far."""
+        """Return the number of states met so far."""
         return len(self._nodes)

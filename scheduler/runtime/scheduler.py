@@ -55,7 +55,7 @@ class SharedSession(Session):
         return self.submit_until(x, deadline_at(time.monotonic(), deadline_ms), priority)
 
     def submit_until(self, x: Any, deadline_s: float, priority: int) -> Future[Any]:
-        """`submit` with a deadline by the clock of `time.monotonic`, which may be over; infinite for none."""
+        """Return `submit` with a deadline by the clock of `time.monotonic`, which may be over; infinite for none."""
         return self._submit(x, deadline_s, check_priority(priority))
 
 
@@ -164,7 +164,7 @@ class Scheduler:
         self._driver.threads.close()
 
     def __enter__(self) -> Self:
-        """The scheduler itself."""
+        """Return the scheduler itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
@@ -186,7 +186,7 @@ def resolve_model(models: Collection[str], name: str | None) -> str:
 
 
 def _load_by_name(bundles: Mapping[str, Bundle | Path | str] | Sequence[Bundle | Path | str]) -> dict[str, Bundle]:
-    """The bundles, read, by name."""
+    """Return the bundles, read, by name."""
     if not bundles:
         raise UsageError("a scheduler of no bundle has nothing to do", "give some")
     if isinstance(bundles, str | Path | Bundle):
@@ -203,7 +203,7 @@ def _load_by_name(bundles: Mapping[str, Bundle | Path | str] | Sequence[Bundle |
 
 
 def _shared_mapping(bundles: Collection[Bundle], mapping: Mapping[str, str]) -> dict[str, str]:
-    """Cores for each processor, the same for every bundle, where it runs on some."""
+    """Return the cores for each processor, the same for every bundle, where it runs on some."""
     manifests = [bundle.manifest for bundle in bundles]
     precisions: dict[str, set[str]] = {}
     for manifest in manifests:

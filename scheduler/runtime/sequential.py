@@ -36,7 +36,7 @@ class Sequential:
         self._call = compiled.bind(list(self._inputs.values()), list(self._outputs.values()))
 
     def run(self, x: Values) -> Values:
-        """The file's output for `x`; arrays by name where the file has several inputs or outputs."""
+        """Return the file's output for `x`; arrays by name where the file has several inputs or outputs."""
         for name, arguments in as_arrays(x, list(self._inputs)).items():
             buffer = self._inputs[name]
             if arguments.shape != buffer.shape:
@@ -47,7 +47,7 @@ class Sequential:
         return unwrap_single({name: output.copy() for name, output in self._outputs.items()})
 
     def time(self) -> float:
-        """Milliseconds of one run on the last input."""
+        """Return the milliseconds of one run on the last input."""
         with pinned(self.cores[:1]):
             start = perf_counter_ns()
             self._call.run()
@@ -55,7 +55,7 @@ class Sequential:
 
 
 def max_error(actual: Values, expected: Values) -> float:
-    """Largest difference, relative to the largest expected element; of several outputs, the worst."""
+    """Return the largest difference, relative to the largest expected element; of several outputs, the worst."""
     if isinstance(expected, Mapping):
         assert isinstance(actual, Mapping)
         return max(max_error(actual[name], value) for name, value in expected.items())
@@ -64,7 +64,7 @@ def max_error(actual: Values, expected: Values) -> float:
 
 
 def relative(actual: NDArray[Any], expected: NDArray[Any]) -> float:
-    """Largest difference of two tensors, relative to the largest element of the second.
+    """Return the largest difference of two tensors, relative to the largest element of the second.
 
     Numbers that are between 0 and 1 everywhere may come from a sigmoid: runtimes compute it from numbers around 1, of which
     the last places are no difference, however little is left.
@@ -87,7 +87,7 @@ MARGIN = 4
 
 
 def allowed_distance(checks: Mapping[str, Any], tensor: str, precision: str = "fp32", default: float | None = None) -> float:
-    """Largest `distance` that is no fault.
+    """Return the largest `distance` that is no fault.
 
     Args:
         precision: It was computed in: ``fp32``, ``fp16`` or ``int8``.
@@ -101,7 +101,7 @@ def allowed_distance(checks: Mapping[str, Any], tensor: str, precision: str = "f
 
 
 def distance(actual: Array, expected: Array, precision: str) -> float:
-    """How far a tensor is from the expected one; NaN if it holds one.
+    """Return how far a tensor is from the expected one; NaN if it holds one.
 
     Args:
         precision: ``fp32``, ``fp16`` or ``int8``.
@@ -151,5 +151,5 @@ class Check:
 
 
 def _finite(array: Array) -> bool:
-    """Whether all numbers are finite; a sum in double precision is not, where one of them is not."""
+    """Return whether all numbers are finite; a sum in double precision is not, where one of them is not."""
     return bool(np.isfinite(array.sum(dtype=np.float64)))

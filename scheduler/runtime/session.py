@@ -342,7 +342,7 @@ class Session:
                 self._recovery.normal_placements[subgraph] = place
 
     def time_alone(self, subgraph: str) -> float:
-        """Milliseconds of one subgraph where it is placed, every other processor idle."""
+        """Return the milliseconds of one subgraph where it is placed, every other processor idle."""
         with self._lock:
             return self._idle_executor().run_alone(subgraph).ms
 
@@ -420,7 +420,7 @@ class Session:
             self._recorder.close()
 
     def __enter__(self) -> Self:
-        """The session itself."""
+        """Return the session itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
@@ -438,7 +438,7 @@ class Session:
             raise UsageError("a callback of a future cannot start another inference", "start it from the thread that waits for results")
 
     def _idle_executor(self) -> Executor:
-        """The executor, once no submitted inference uses the compiled subgraphs; the lock keeps new ones out."""
+        """Return the executor, once no submitted inference uses the compiled subgraphs; the lock keeps new ones out."""
         return self._drain(self._apply_recovery(self._require_open()))
 
     def _drain(self, executor: Executor) -> Executor:

@@ -54,7 +54,7 @@ class Trace:
         return (self.end_ns - self.start_ns) / 1e6
 
     def busy_ms(self, kinds: Sequence[str] = ("subgraph",)) -> dict[str, float]:
-        """How long each processor ran subgraphs, or spans of some kinds, in milliseconds."""
+        """Return how long each processor ran subgraphs, or spans of some kinds, in milliseconds."""
         busy: dict[str, float] = {}
         for span in self.spans:
             if span.kind in kinds:
@@ -62,7 +62,7 @@ class Trace:
         return busy
 
     def overlap_ms(self, first: str, second: str) -> float:
-        """How long two processors ran subgraphs at the same time, in milliseconds."""
+        """Return how long two processors ran subgraphs at the same time, in milliseconds."""
         total = 0
         for a in self.spans:
             for b in self.spans:
@@ -80,7 +80,7 @@ COLUMNS = ("track", "inference", "name", "kind", "processor", "queue", "start_ms
 
 
 def perfetto(tracks: Mapping[str, Sequence[Trace]], depths: Mapping[str, Sequence[QueueDepth]] | None = None) -> dict[str, Any]:
-    """Traces in the Chrome trace event format, one thread a processor, with counters below.
+    """Return the traces in the Chrome trace event format, one thread a processor, with counters below.
 
     Counters: how many subgraphs run at each moment, how many wait for each
     queue where that was recorded, and the machine's load average.
@@ -133,7 +133,7 @@ def write_csv(path: Path, tracks: Mapping[str, Sequence[Trace]]) -> None:
 
 
 def _running(traces: Sequence[Trace]) -> list[tuple[int, int]]:
-    """Moments at which a subgraph starts or ends, and how many run from then on."""
+    """Return the moments at which a subgraph starts or ends, and how many run from then on."""
     spans: list[Span] = [span for trace in traces for span in trace.spans if span.kind == "subgraph"]
     changes = sorted([(span.start_ns, 1) for span in spans] + [(span.end_ns, -1) for span in spans])
     count, points = 0, []

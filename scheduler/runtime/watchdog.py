@@ -69,7 +69,7 @@ def note_hang(failure: StretchError) -> None:
 
 
 def last_hang() -> StretchError | None:
-    """The hang that was noted last."""
+    """Return the hang that was noted last."""
     return _last_hang[0] if _last_hang else None
 
 

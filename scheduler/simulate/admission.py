@@ -79,7 +79,7 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def admit(networks: Sequence[Network], demands: Sequence[Demand], in_flight: int = 2, jitter: float = 0.0, seed: int = 0) -> Admission:
-    """Whether bundles can be run at the rates that are asked for."""
+    """Return whether bundles can be run at the rates that are asked for."""
     names = [network.name for network in networks]
     if not names or len(set(names)) < len(names):
         raise UsageError("rates need bundles with distinct names", "give each bundle another name")
@@ -109,7 +109,7 @@ def admit(networks: Sequence[Network], demands: Sequence[Demand], in_flight: int
 
 
 def _busy(networks: Sequence[Network], demands: Sequence[Demand]) -> dict[str, float]:
-    """Share of the time that each queue is held by subgraphs; joins run on whichever is there and are left out."""
+    """Return the share of the time that each queue is held by subgraphs; joins run on whichever is there and are left out."""
     busy: dict[str, float] = {}
     for network, demand in zip(networks, demands, strict=True):
         for name, place in network.placements.items():
@@ -119,7 +119,7 @@ def _busy(networks: Sequence[Network], demands: Sequence[Demand]) -> dict[str, f
 
 
 def _simulate(networks: Sequence[Network], demands: Sequence[Demand], scene: Scene) -> list[DemandAnswer]:
-    """How demands are met, simulated until the rarest has come often enough."""
+    """Return how demands are met, simulated until the rarest has come often enough."""
     periods = [1e3 / demand.per_second for demand in demands]
     span = min(max(REQUESTS * period for period in periods), min(MAX_REQUESTS * period for period in periods))
     order = sorted(range(len(networks)), key=lambda index: -periods[index])
@@ -149,7 +149,7 @@ def _simulate(networks: Sequence[Network], demands: Sequence[Demand], scene: Sce
 
 
 def _greatest(holds: Callable[[float], bool], low: float, high: float) -> float:
-    """The greatest factor between two that holds, as halving finds it."""
+    """Return the greatest factor between two that holds, as halving finds it."""
     if high > low and holds(high):
         return high
     for _ in range(_HALVINGS):

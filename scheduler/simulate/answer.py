@@ -155,7 +155,7 @@ class AlternativeBundle:
 
 
 def parse_alternative(text: str, bundle: Bundle) -> AlternativeBundle:
-    """A plan to change to, as it is written on the command line."""
+    """Return a plan to change to, as it is written on the command line."""
     names = [word.strip() for word in text.split(",")]
     if set(names) <= {entry.processor for entry in bundle.manifest.subgraphs}:
         return AlternativeBundle(f"{bundle.path} on {','.join(names)}", replace(bundle, manifest=_on_processors(bundle.manifest, names)))
@@ -163,7 +163,7 @@ def parse_alternative(text: str, bundle: Bundle) -> AlternativeBundle:
 
 
 def parse_workload(text: str) -> ConcurrentWorkload:
-    """A concurrent workload in the form of the command line: ``FOLDER``, ``FOLDER@ARRIVALS`` or ``FOLDER@ARRIVALS@DEADLINE``."""
+    """Return a concurrent workload in the form of the command line: ``FOLDER``, ``FOLDER@ARRIVALS`` or ``FOLDER@ARRIVALS@DEADLINE``."""
     form = re.fullmatch(r"(.+?)@((?:periodic|poisson):[^@]*)(?:@(.*))?", text)
     folder, written, deadline = form.groups() if form is not None else (text, None, None)
     arrivals = None if written is None else parse_arrivals(written)
@@ -177,7 +177,7 @@ def parse_workload(text: str) -> ConcurrentWorkload:
 
 
 def prepare(bundle: Bundle, device: DeviceProfile, company: bool, warnings: list[str], name: str | None = None) -> Network:
-    """A bundle on a device (`name`: of the network; the bundle's folder if None)."""
+    """Return a bundle on a device (`name`: of the network; the bundle's folder if None)."""
     is_other_device = device.id != bundle.manifest.device
     manifest = with_predicted_times(bundle, device, repredict=is_other_device)
     untimed = [entry.name for entry in bundle.manifest.subgraphs if entry.predicted_ms is None]
@@ -190,7 +190,7 @@ def prepare(bundle: Bundle, device: DeviceProfile, company: bool, warnings: list
 
 
 def _on_processors(manifest: Manifest, names: Sequence[str]) -> Manifest:
-    """The plan on some of its processors: moved subgraphs compute in the precision that the plan has there."""
+    """Return the plan on some of its processors: moved subgraphs compute in the precision that the plan has there."""
     planned = {entry.processor: entry.planned_precision for entry in manifest.subgraphs}
     placed = choose_processors(manifest, names)
     entries = tuple(
@@ -235,7 +235,7 @@ def _comparable_facts(first: Manifest, second: Manifest) -> list[tuple[str, obje
 
 
 def _ends(manifest: Manifest, names: Sequence[str]) -> str:
-    """Shapes of the inputs or outputs, in order."""
+    """Return the shapes of the inputs or outputs, in order."""
     shapes = {tensor.name: tensor.shape for tensor in manifest.tensors}
     return ", ".join("×".join(map(str, shapes[name])) for name in names)
 
@@ -396,7 +396,7 @@ def _heat(heat: Heat, simulated: SimulationResult) -> HeatAnswer:
 
 
 def _makespan_ms(network: Network) -> float:
-    """Latency of one inference without disturbances."""
+    """Return the latency of one inference without disturbances."""
     (makespan,) = Clock(network, Scene()).run().latencies_ms
     if not makespan:
         raise StretchError(
@@ -495,7 +495,7 @@ def _workload(workload: ConcurrentWorkload, alone_ms: float, served: ClientResul
 
 
 def tracks(answer: SimulateAnswer, simulated: SimulationResult) -> dict[str, tuple[Trace, ...]]:
-    """The groups of a timeline.
+    """Return the groups of a timeline.
 
     The inferences that were traced, at least one; those of other clients; which
     plan was run and why; what else took of the processors meanwhile.
@@ -535,6 +535,6 @@ def tracks(answer: SimulateAnswer, simulated: SimulationResult) -> dict[str, tup
 
 
 def _number(stated: Mapping[str, Any], key: str) -> float | None:
-    """A positive figure of the plan, or None."""
+    """Return a positive figure of the plan, or None."""
     value = stated.get(key)
     return float(value) if isinstance(value, int | float) and isfinite(value) and value > 0 else None

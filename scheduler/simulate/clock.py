@@ -193,7 +193,7 @@ class Engine:
         return starts, next((instruction.lane for instruction in instructions if isinstance(instruction, Finish)), None)
 
     def step(self, start: Start) -> SimulatedStep:
-        """A step as the clock runs it."""
+        """Return a step as the clock runs it."""
         if start not in self._steps:
             queue = CALLING_THREAD if self._caller and isinstance(start, Join) else start.queue
             self._steps[start] = SimulatedStep(self, start, self.network.times[start.step], self.columns.get(start.step), queue)
@@ -293,7 +293,7 @@ class ClientRun:
                 self._handle(ProbeMeasured(number, probe.processor, probe.expected_ms, ms), now, rates)
 
     def result(self) -> "ClientResult":
-        """Results of the inferences that are over."""
+        """Return the results of the inferences that are over."""
         latencies = tuple(ms for _, ms in sorted(self.latencies.items()))
         return ClientResult(latencies, dict(self.ran), tuple(trace for _, trace in sorted(self.traces.items())), tuple(self.decisions))
 
@@ -311,7 +311,7 @@ class ClientRun:
 
 
 def span_of(task: RunningStep, now: float) -> Span:
-    """The part of a step that ended, in a trace."""
+    """Return the part of a step that ended, in a trace."""
     step, start, end = task.step, round(task.began * _NS), round(now * _NS)
     if task.activity in ("subgraph", "join"):
         return Span(step.name, step.processor, step.queue, "join" if task.activity == "join" else "subgraph", start, end)
@@ -432,7 +432,7 @@ class Clock:
             self._free.change()
 
     def _shares(self) -> dict[str, float]:
-        """Utilisation of each processor, background load included."""
+        """Return the utilisation of each processor, background load included."""
         shares = {task.step.processor: 1.0 for task in self._running if task.activity not in ("in", "out")}
         for load in self._loads:
             if load.start_ms <= self._now < load.end_ms:
@@ -440,13 +440,13 @@ class Clock:
         return shares
 
     def _request(self) -> tuple[float, ClientRun]:
-        """The client with the next request that has a free lane, and its time."""
+        """Return the client with the next request that has a free lane, and its time."""
         if len(self._clients) == 1:
             return self._first_client.request, self._first_client
         return min(((client.request, client) for client in self._clients), key=lambda pair: pair[0])
 
     def _next(self) -> tuple[RunningStep | None, float]:
-        """The task that ends next and its time; of simultaneous ones the first that started."""
+        """Return the task that ends next and its time; of simultaneous ones the first that started."""
         first, end_ms = None, inf
         for task in self._running:
             if task.end < end_ms:
@@ -518,13 +518,13 @@ class Clock:
             self._begin_part(line[0])
 
     def _rates(self) -> Mapping[str, float]:
-        """Speed of each processor relative to its full speed, under load and throttling."""
+        """Return the speed of each processor relative to its full speed, under load and throttling."""
         if self._heat is None:
             return self._free.shares
         return {name: share * self._heat.speed for name, share in self._free.shares.items()}
 
     def _rate(self, task: RunningStep) -> float:
-        """Rate of a task; background load slows computation, not transfers."""
+        """Return the rate of a task; background load slows computation, not transfers."""
         if task.activity in ("in", "out"):
             return 1.0
         rate = self._free.shares[task.step.processor]
@@ -556,7 +556,7 @@ class Clock:
 
 
 def predicted_trace(manifest: Manifest, device: DeviceProfile) -> Trace | None:
-    """A bundle's run on its device as the planner expects it, transfers as spans of their own (`scheduler.simulate.networks.step_times`)."""
+    """Return a bundle's run on its device as the planner expects it, transfers as spans of their own (`scheduler.simulate.networks.step_times`)."""
     if any(entry.predicted_ms is None for entry in manifest.subgraphs):
         return None
     network = Network(manifest.model.name, make_plan(manifest), device_placements(manifest, device), step_times(manifest, device))

@@ -72,19 +72,19 @@ class StepTime:
 
 
 def device_placements(manifest: Manifest, device: DeviceProfile) -> dict[str, Placement]:
-    """Where each subgraph runs on the device: a queue for each processor."""
+    """Return where each subgraph runs on the device: a queue for each processor."""
     used = dict.fromkeys(entry.processor for entry in manifest.subgraphs)
     return place_subgraphs(manifest.subgraphs, {processor: device_placement(processor, device) for processor in used})
 
 
 def device_placement(processor: str, device: DeviceProfile) -> Placement:
-    """The placement of a processor on its own device."""
+    """Return the placement of a processor on its own device."""
     backend = device.processor(processor).profile.backend
     return Placement(processor, backend, (), processor, device_dispatch(processor), False, "predicted")
 
 
 def step_times(manifest: Manifest, device: DeviceProfile, *, concurrent: bool = False) -> dict[str, StepTime]:
-    """The time of each step of a bundle all of whose subgraphs have a predicted time.
+    """Return the time of each step of a bundle all of whose subgraphs have a predicted time.
 
     A subgraph takes its predicted time, and longer while other branches of its segment
     compute; before it the tensors it reads are handed to its processor, and after it
@@ -114,7 +114,7 @@ def step_times(manifest: Manifest, device: DeviceProfile, *, concurrent: bool = 
 
 
 def with_predicted_times(bundle: Bundle, device: DeviceProfile, *, repredict: bool = False) -> Manifest:
-    """The bundle's description with a time for each subgraph: the plan's, or where it has none, that of the file by the profile."""
+    """Return the bundle's description with a time for each subgraph: the plan's, or where it has none, that of the file by the profile."""
     entries = []
     for entry in bundle.manifest.subgraphs:
         if entry.predicted_ms is None or repredict:
@@ -130,26 +130,26 @@ def _branch_count(manifest: Manifest, entry: SubgraphEntry) -> int:
 
 
 def _predict_by_profile(bundle: Bundle, entry: SubgraphEntry, device: DeviceProfile) -> KernelsTime:
-    """Time of a subgraph's file."""
+    """Return the time of a subgraph's file."""
     processor = device.processor(entry.processor)
     precision = entry.planned_precision if entry.planned_precision in processor.precisions else processor.default_precision
     return LatencyPredictor(device).predict(open_onnx(bundle.file(entry.file)).graph, entry.processor, precision).computing
 
 
 def _host(manifest: Manifest) -> str:
-    """The processor that joins, and that has the inputs and gets the outputs: the CPU, also where no subgraph runs on it."""
+    """Return the processor that joins, and that has the inputs and gets the outputs: the CPU, also where no subgraph runs on it."""
     return host_among(entry.processor for entry in manifest.subgraphs) or HOST
 
 
 def _home_processor(manifest: Manifest) -> str:
-    """Where an inference begins and ends: on the host, or on the one processor that runs all of it, one subgraph after the other."""
+    """Return where an inference begins and ends: on the host, or on the one processor that runs all of it, one subgraph after the other."""
     names = {entry.processor for entry in manifest.subgraphs}
     chain = len({entry.segment for entry in manifest.subgraphs}) == len(manifest.subgraphs)
     return names.pop() if len(names) == 1 and chain else _host(manifest)
 
 
 def _start_ms(manifest: Manifest, predictor: LatencyPredictor, home: str) -> dict[str, float]:
-    """Time of an inference in addition to its steps, ms, by the first subgraph of each processor that needs no other."""
+    """Return the time of an inference in addition to its steps, ms, by the first subgraph of each processor that needs no other."""
     tensors, processor = {tensor.name: tensor for tensor in manifest.tensors}, predictor.device.processor(home)
     precisions = (entry.planned_precision for entry in manifest.subgraphs if entry.processor == home)
     precision = next((precision for precision in precisions if precision in processor.precisions), None)
@@ -198,14 +198,14 @@ def computing_beside(manifest: Manifest, starts: Mapping[str, float], device: De
 
 
 def _stated(entry: SubgraphEntry) -> float:
-    """Time of a subgraph alone, ms."""
+    """Return the time of a subgraph alone, ms."""
     if entry.predicted_ms is None:
         raise ValueError(f"`{entry.name}` has no predicted time")
     return entry.predicted_ms
 
 
 def _transfer_ms(manifest: Manifest, entry: SubgraphEntry, predictor: LatencyPredictor, home: str) -> tuple[float, float]:
-    """Transfers into and out of a subgraph, ms; inputs and outputs of the network are at `home`."""
+    """Return the transfers into and out of a subgraph, ms; inputs and outputs of the network are at `home`."""
     links = predictor.links
     tensors = {tensor.name: tensor for tensor in manifest.tensors}
     by_name = {sub.name: sub for sub in manifest.subgraphs}
@@ -236,7 +236,7 @@ class Network:
 
 
 def alternative_of(network: Network) -> Alternative:
-    """The network as the policy sees it that chooses between several."""
+    """Return the network as the policy sees it that chooses between several."""
     plan, placements = network.plan, network.placements
     inline = next((place.queue for place in placements.values() if place.dispatch == "inline"), CALLING_THREAD)
     work = []
@@ -289,7 +289,7 @@ class StepTable:
 
 
 def read_steps(path: Path) -> StepTable:
-    """A table of steps.
+    """Return a table of steps.
 
     Args:
         path: A CSV file with the columns `name`, `processor`, `ms`, and perhaps `needs` and `bytes`.
@@ -325,7 +325,7 @@ def read_steps(path: Path) -> StepTable:
 
 
 def steps_without_bytes(table: StepTable) -> tuple[str, ...]:
-    """Names of steps whose result another kind of processor needs, and whose size the table does not state."""
+    """Return the names of steps whose result another kind of processor needs, and whose size the table does not state."""
     kinds = {step.name: kind_of(step.processor) for step in table.steps}
     unsized = {step.name for step in table.steps if step.bytes is None}
     crossing = {name for step in table.steps for name in step.dependencies if kinds[name] != kinds[step.name]}
@@ -333,7 +333,7 @@ def steps_without_bytes(table: StepTable) -> tuple[str, ...]:
 
 
 def network_of_steps(table: StepTable, device: DeviceProfile | None) -> Network:
-    """The table as a simulation sees it.
+    """Return the table as a simulation sees it.
 
     Args:
         device: Whose links, contention and power count; None for the times of the table alone.
@@ -353,7 +353,7 @@ def network_of_steps(table: StepTable, device: DeviceProfile | None) -> Network:
 
 
 def _times_on_device(table: StepTable, device: DeviceProfile) -> dict[str, StepTime]:
-    """Transfers and computation of each step, by the links and the contention of a device."""
+    """Return the transfers and computation of each step, by the links and the contention of a device."""
     links, by_name = LatencyPredictor(device).links, {step.name: step for step in table.steps}
     families = {step.name: device.processor(step.processor).family for step in table.steps}
     readers: dict[str, set[str]] = {}

@@ -36,7 +36,7 @@ class Arrivals:
     every_ms: float  # Time between two, on average.
 
     def times(self, seed: int, client: int = 0) -> Iterator[float]:
-        """Endless arrival times, ms; each client has its own random times."""
+        """Yield the endless arrival times, ms; each client has its own random times."""
         if self.kind == "periodic":
             for number in count():
                 yield number * self.every_ms
@@ -48,7 +48,7 @@ class Arrivals:
 
 
 def parse_arrivals(text: str) -> Arrivals:
-    """Arrivals as they are written on the command line: ``periodic:MS`` or ``poisson:RATE``, the rate in requests a second."""
+    """Return the arrivals as they are written on the command line: ``periodic:MS`` or ``poisson:RATE``, the rate in requests a second."""
     form = re.fullmatch(r"(periodic|poisson):(.+)", text.strip())
     if form is None:
         raise UsageError(f"`{text}` does not describe arrivals", _ARRIVALS_EXAMPLE)
@@ -113,17 +113,17 @@ class Frequency:
 
 
 def parse_loads(texts: Iterable[str]) -> tuple[Load, ...]:
-    """Loads as they are written on the command line, such as ``gpu=0.9@50:155``, several separated by commas."""
+    """Return the loads as they are written on the command line, such as ``gpu=0.9@50:155``, several separated by commas."""
     return tuple(Load(*parts) for parts in _windows(texts, "load", _EXAMPLE))
 
 
 def parse_frequencies(texts: Iterable[str]) -> tuple[Frequency, ...]:
-    """Speeds as they are written on the command line, such as ``gpu=0.5@100:500``, several separated by commas."""
+    """Return the speeds as they are written on the command line, such as ``gpu=0.5@100:500``, several separated by commas."""
     return tuple(Frequency(*parts) for parts in _windows(texts, "speed", _SPEED_EXAMPLE))
 
 
 def _windows(texts: Iterable[str], kind: str, example: str) -> Iterator[tuple[str, float, float, float]]:
-    """Processor, number, start and end of each."""
+    """Yield the processor, number, start and end of each."""
     for word in (word.strip() for text in texts for word in text.split(",")):
         form = _FORM.fullmatch(word)
         if form is None:
@@ -335,12 +335,12 @@ class Heat:
         self.changes += 1
 
     def _end_c(self) -> float:
-        """Where the temperature would end."""
+        """Return where the temperature would end."""
         thermal = self.thermal
         return thermal.ambient_c + thermal.resistance_c_per_w * (self._watts + thermal.rest_w)
 
     def _bounds(self) -> tuple[float, float]:
-        """Temperatures at which the next step begins and the present one ends."""
+        """Return the temperatures at which the next step begins and the present one ends."""
         steps = self.thermal.throttle
         up = steps[self._level].at_c if self._level < len(steps) else inf
         return up, steps[self._level - 1].at_c - self.thermal.hysteresis_c if self._level else -inf

@@ -44,7 +44,7 @@ class Schedule:
 
 
 def schedule(jobs: Sequence[Job]) -> Schedule:
-    """The schedule of some jobs, each on its processor."""
+    """Return the schedule of some jobs, each on its processor."""
     readers, missing = waiting([job.reads for job in jobs])
     names = sorted({job.processor for job in jobs})
     starts, ends, before = run([names.index(job.processor) for job in jobs], [job.ms for job in jobs], readers, missing, len(names))
@@ -55,7 +55,7 @@ def schedule(jobs: Sequence[Job]) -> Schedule:
 
 
 def waiting(reads: Sequence[Collection[int]]) -> tuple[list[list[int]], list[int]]:
-    """The jobs that read from each job, and how many each reads from."""
+    """Return the jobs that read from each job, and how many each reads from."""
     readers: list[list[int]] = [[] for _ in reads]
     missing = []
     for number, read in enumerate(reads):

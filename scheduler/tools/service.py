@@ -54,7 +54,7 @@ class RequestQueue:
         self._seconds = dict.fromkeys(models, 0.0)
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Return how many wait."""
         return len(self._requests)
 
     @property
@@ -133,13 +133,13 @@ class Counters:
             self._latency.labels(model).observe(seconds)
 
     def outcomes(self, model: str) -> dict[str, int]:
-        """How many requests of a model came to each end."""
+        """Return how many requests of a model came to each end."""
         value = self.registry.get_sample_value
         return {name: int(value("nn_stretch_requests_total", {"model": model, "outcome": name}) or 0) for name in OUTCOMES}
 
 
 def measure_network(name: str, session: Session, quiet: int = 5) -> Network:
-    """A session's plan, with what its steps took in inferences one at a time; nothing else should run then."""
+    """Return a session's plan, with what its steps took in inferences one at a time; nothing else should run then."""
     x = zeros(session.bundle.manifest)
     traces: list[Trace] = []
     for _ in range(quiet + 1):
@@ -231,7 +231,7 @@ class Service:
         return request.future
 
     async def infer(self, x: Any, model: str | None = None, *, priority: int = 0, deadline_ms: float | None = None) -> Any:
-        """`submit` for an event loop, which goes on meanwhile; cancelling the task cancels a request that has not begun."""
+        """Return `submit` for an event loop, which goes on meanwhile; cancelling the task cancels a request that has not begun."""
         return await asyncio.wrap_future(self.submit(x, model, priority=priority, deadline_ms=deadline_ms))
 
     def warm_up(self) -> None:
@@ -277,11 +277,11 @@ class Service:
         return admission
 
     def outcomes(self, model: str | None = None) -> dict[str, int]:
-        """How many requests of a model were done, done late, failed, expired, refused and cancelled."""
+        """Return how many requests of a model were done, done late, failed, expired, refused and cancelled."""
         return self._counters.outcomes(resolve_model(self._sessions, model))
 
     def prometheus(self) -> str:
-        """Counters in Prometheus' text format, for whatever serves them under ``/metrics``."""
+        """Return the counters in Prometheus' text format, for whatever serves them under ``/metrics``."""
         from prometheus_client import generate_latest
 
         with self._changed:
@@ -307,7 +307,7 @@ class Service:
             self._thread.join()
 
     def __enter__(self) -> Self:
-        """The service itself."""
+        """Return the service itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
@@ -334,7 +334,7 @@ class Service:
             self._begin(request)
 
     def _take(self) -> ServiceRequest | None:
-        """The next request that can begin; the lock is held."""
+        """Return the next request that can begin; the lock is held."""
         for late in self._queue.take_expired(time.monotonic()):
             if late.future.set_running_or_notify_cancel():
                 self._counters.count(late.model, "expired")

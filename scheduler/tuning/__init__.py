@@ -129,7 +129,7 @@ class _Schema(msgspec.Struct):
 
 
 def tuning_folder() -> Path:
-    """``$XDG_CACHE_HOME/nn-stretch/tuning``, below ``~/.cache`` by default."""
+    """Return ``$XDG_CACHE_HOME/nn-stretch/tuning``, below ``~/.cache`` by default."""
     return cache_folder("tuning")
 
 
@@ -151,7 +151,7 @@ class TuningCache:
         self._entries = {entry.key: entry for entry in self._read()}
 
     def entries(self, kind: Literal["schedule", "workgroup"]) -> list[Entry]:
-        """All entries of one kind."""
+        """Return all entries of one kind."""
         return [entry for entry in self._entries.values() if entry.kind == kind]
 
     def save(self, entries: Iterable[Entry]) -> None:
@@ -172,7 +172,7 @@ class TuningCache:
 
 
 def read_entries(path: Path, device: str, driver: str) -> list[Entry]:
-    """The entries of a file; none where it is missing, and none with a warning where it is damaged, too new or of another device or driver."""
+    """Return the entries of a file; none where it is missing, and none with a warning where it is damaged, too new or of another device or driver."""
     try:
         if path.stat().st_size > MAX_BYTES:
             raise msgspec.ValidationError("it is too large")
@@ -205,7 +205,7 @@ FOLDER = Path(__file__).with_name("tables")
 
 
 def shipped_path(kind: str) -> Path:
-    """The file of a kind of device, whether there is one or not."""
+    """Return the file of a kind of device, whether there is one or not."""
     return FOLDER / f"{kind.replace(' ', '-')}.json"
 
 

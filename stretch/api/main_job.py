@@ -100,14 +100,14 @@ def check_run(count: int, *, mapped: bool, images: bool) -> None:
 
 
 def with_exact_kinds(config: PlanConfig) -> PlanConfig:
-    """The request, with segments divided exactly where it can be searched for."""
+    """Return the request, with segments divided exactly where it can be searched for."""
     if config.strategy != "exact" or config.widens:
         return config
     return replace(config, kinds=tuple(dict.fromkeys((*config.planned_kinds, *exact_kinds()))))
 
 
 def _worst_segments(result: "Branched") -> list[str]:
-    """Stages of the segment that agrees least where it alone takes the place of the original's; none if all are the original's."""
+    """Return the stages of the segment that agrees least where it alone takes the place of the original's; none if all are the original's."""
     assert result.agreement is not None
     known = [segment_agreement for segment_agreement in result.agreement.segments if segment_agreement.value is not None]
     # of equal counts the one that changes the outputs more; those that fit nowhere alone come last
@@ -222,7 +222,7 @@ def branch(
     progress: Progress | None = None,
     **named: Any,
 ) -> Branched:
-    """Stretch a network into branches for a device and, if asked, write a bundle; a module and the global random numbers stay as they are.
+    """Return the stretch a network into branches for a device and, if asked, write a bundle; a module and the global random numbers stay as they are.
 
     Args:
         model: A name of `stretch list models`, ``package.module:factory``, the path of an ONNX file, or a module, in any mode, on any device and in any floating-point type.
@@ -284,7 +284,7 @@ def _compare_with_file(network: "CapturedNetwork", phases: "Phases") -> "tuple[P
 
 
 def _read_images(network: "CapturedNetwork", options: BranchOptions, phases: "Phases") -> "tuple[Preprocessing, Images | None]":
-    """Preparation of pictures, and images that a network is fitted to and compared on; None without images."""
+    """Return the preparation of pictures, and images that a network is fitted to and compared on; None without images."""
     from scheduler.bundle.preprocessing import requested_preprocessing
     from stretch.stages.build import divide_images
 
@@ -305,7 +305,7 @@ def _measure_sensitivity(
     phases: "Phases",
     losses: "BlockLosses | None",
 ) -> "Sensitivity | None":
-    """Loss of each segment on images, where a plan has to agree with the original and nothing else predicts how often it does."""
+    """Return the loss of each segment on images, where a plan has to agree with the original and nothing else predicts how often it does."""
     from stretch.evaluation.sensitivity.source import plannable, sensitivity_of
 
     if config.min_agreement is None or fitted is None or not fitted.held_back or config.accuracy or not plannable(config):
@@ -332,7 +332,7 @@ class _Job:
     phases: "Phases"
 
     def run(self, request: PlanConfig) -> Branched:
-        """The network of a request, which agrees with the original as often as the request asks for."""
+        """Return the network of a request, which agrees with the original as often as the request asks for."""
         repair, least = self.options.repair, request.min_agreement
         mixed = with_exact_kinds(request) if repair and self.source is not None else request
         try:
@@ -346,7 +346,7 @@ class _Job:
         return self.keep_segments(self.approach(result, least) if repair else result, least)
 
     def keep_segments(self, result: Branched, least: float) -> Branched:
-        """The network if it agrees with the original often enough, else, where it may be repaired, one in which fewer stages were stretched.
+        """Return the network if it agrees with the original often enough, else, where it may be repaired, one in which fewer stages were stretched.
 
         Each time the segment that loses most alone is kept as it is in the original: on one processor,
         or divided exactly where joins and strategy of the request allow it. The rest of the network
@@ -401,7 +401,7 @@ class _Job:
         return result
 
     def approach(self, result: Branched, least: float) -> Branched:
-        """The fastest of a few networks that agrees often enough, or the last.
+        """Return the fastest of a few networks that agrees often enough, or the last.
 
         The agreement of each, on images that no fit looks at and that the network is not judged by, corrects the next one's prediction.
         """
@@ -514,7 +514,7 @@ def loading_torch(phases: "Phases") -> Iterator[None]:
 
 
 def read_model(model: "str | nn.Module", input_shape: InputShapes | None, phases: "Phases", **options: Any) -> "CapturedNetwork":
-    """The network of a name or a module; `options` are those of `read_network`."""
+    """Return the network of a name or a module; `options` are those of `read_network`."""
     from stretch.stages.arguments import full_shape
     from stretch.stages.network import read_network
 
@@ -547,7 +547,7 @@ def import_torch() -> None:
 
 
 def _load_module(module: Any, shape: InputShapes | None) -> "LoadedModel":
-    """A caller's module as a loaded one, without touching it."""
+    """Return a caller's module as a loaded one, without touching it."""
     from torch import nn
 
     from stretch.network.models.load import USUAL_INPUT, LoadedModel, stated_preprocessing

@@ -69,7 +69,7 @@ def _shape(text: str, *, named: bool) -> tuple[int, ...]:
 
 
 def input_words(shapes: InputShapes | None) -> list[str]:
-    """The options of a command that asks for these shapes; none for None."""
+    """Return the options of a command that asks for these shapes; none for None."""
     if shapes is None:
         return []
     if isinstance(shapes, Mapping):
@@ -79,19 +79,19 @@ def input_words(shapes: InputShapes | None) -> list[str]:
 
 
 def read_names(text: str | None) -> list[str] | None:
-    """Names separated by commas; None without any."""
+    """Return the names separated by commas; None without any."""
     return None if text is None else [name.strip() for name in text.split(",")]
 
 
 def read_places(texts: Sequence[str] | None) -> dict[str, str]:
-    """Delegates by processor, from `--map`."""
+    """Return the delegates by processor, from `--map`."""
     from scheduler.placement.mapping import parse_mapping
 
     return parse_mapping(texts or ())
 
 
 def complete_device(start: str) -> list[str]:
-    """Ids of profiles, for the shell."""
+    """Return the ids of profiles, for the shell."""
     from predictors.devices import list_devices
 
     return [name for name in list_devices() if name.startswith(start)]
@@ -103,7 +103,7 @@ def device_option(help: str) -> Any:
 
 
 def complete_model(start: str) -> list[str]:
-    """Names of models, for the shell."""
+    """Return the names of models, for the shell."""
     from stretch.network.models.families import quick_names
 
     return [name for name in quick_names(start) if name.startswith(start)]

@@ -182,7 +182,7 @@ def _check_bounds(minutes: float | None, steps: int | None, run_images: int) -> 
 
 
 def checkpoint_folder(target: Path, requested: str | Path | None = None) -> Path:
-    """Folder that an interrupted refinement goes on from.
+    """Return the folder that an interrupted refinement goes on from.
 
     Args:
         requested: The folder that was asked for; next to the new bundle if None.
@@ -203,7 +203,7 @@ def _check_checkpoint(folder: Path, *bundles: Path) -> None:
 
 
 def _weights(began: "WeightsInfo", synthetic: int) -> "WeightsInfo":
-    """A bundle's statement of weights that were refined."""
+    """Return a bundle's statement of weights that were refined."""
     from scheduler.bundle.manifest import WeightsInfo
 
     detail = began.detail

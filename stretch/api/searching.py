@@ -136,7 +136,7 @@ def search(
 def _accuracy_source(
     network: "CapturedNetwork", profile: DeviceProfile, request: PlanConfig, options: SearchOptions, progress: Progress
 ) -> "tuple[AccuracySource | None, BlockLosses | None, list[str]]":
-    """Source of the accuracy of designs and losses of single blocks, None where there are none, and warnings about them."""
+    """Return the source of the accuracy of designs and losses of single blocks, None where there are none, and warnings about them."""
     if request.accuracy:
         from stretch.planning.cost.accuracy import load_accuracy
 

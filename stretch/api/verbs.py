@@ -128,7 +128,7 @@ def predict(
 def processors_to_predict(
     profile: DeviceProfile, processor: str | None, precision: str | None, *, all_precisions: bool = True
 ) -> list[str]:
-    """Processors that support a precision, with every core set or only the default ones."""
+    """Return the processors that support a precision, with every core set or only the default ones."""
     if processor is not None:
         profile.processor(processor).check_precision(precision)
         return [processor]
@@ -499,7 +499,7 @@ def advise(
 
 
 def _profiles(device: str | Path | DeviceProfile | Sequence[str | Path | DeviceProfile]) -> list[DeviceProfile]:
-    """Each profile once."""
+    """Return each profile once."""
     devices = [device] if isinstance(device, str | Path | DeviceProfile) else device
     profiles: list[DeviceProfile] = []
     for one in devices:

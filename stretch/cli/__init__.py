@@ -67,7 +67,7 @@ FIRST = tuple(name for names in HEADINGS.values() for name in names)
 
 
 def find_verbs() -> dict[str, str]:
-    """The module of every verb of this folder and of the tools, in the order of `stretch --help`; imports none of them."""
+    """Return the module of every verb of this folder and of the tools, in the order of `stretch --help`; imports none of them."""
     modules = {
         module.name.rstrip("_").replace("_", " "): f"{__name__}.{module.name}"
         for module in iter_modules(__path__)
@@ -85,15 +85,15 @@ class Verbs(TyperGroup):
     """A command group that imports a verb's file when the verb is called."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Names of the verbs, in the order of the help."""
+        """Return the names of the verbs, in the order of the help."""
         return list(VERBS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The click command of one verb, or None if there is no such verb."""
+        """Return the click command of one verb, or None if there is no such verb."""
         return command_of(cmd_name) if cmd_name in VERBS else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that the first words name, and the words behind it; `profile fit` is of two."""
+        """Return the command that the first words name, and the words behind it; `profile fit` is of two."""
         if " ".join(args[:2]) in VERBS:
             args = [" ".join(args[:2]), *args[2:]]
         return super().resolve_command(ctx, args)
@@ -118,7 +118,7 @@ class Verbs(TyperGroup):
 
 
 def _purpose(name: str) -> str:
-    """The first line of the docstring of a verb's function."""
+    """Return the first line of the docstring of a verb's function."""
     path = Path(__file__).parents[2].joinpath(*VERBS[name].split(".")).with_suffix(".py")
     functions = [node for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.FunctionDef)]
     return next((ast.get_docstring(node) or "" for node in functions if node.name.rstrip("_").replace("_", " ") == name), "").partition(
@@ -127,7 +127,7 @@ def _purpose(name: str) -> str:
 
 
 def _grace_s(words: Sequence[str]) -> float:
-    """Seconds that a verb gets after Ctrl-C: `GRACE_S` of its module, or the default."""
+    """Return the seconds that a verb gets after Ctrl-C: `GRACE_S` of its module, or the default."""
     # a module that cannot be imported is reported when the verb is called
     with contextlib.suppress(Exception):
         return float(getattr(importlib.import_module(VERBS[words[0]]), "GRACE_S", GRACE_S))
@@ -139,7 +139,7 @@ SETTINGS = {"map": "mapping"}
 
 
 def _usage_hint(error: typer.TyperException, words: Sequence[str]) -> str:
-    """A hint for a usage error: the closest verb, how an option is given now, or where the help is."""
+    """Return a hint for a usage error: the closest verb, how an option is given now, or where the help is."""
     verbs = [word for word in words if not word.startswith("-")]
     if verbs and verbs[0] not in VERBS:
         close = difflib.get_close_matches(verbs[0], VERBS, n=1, cutoff=0.5)
@@ -155,7 +155,7 @@ def _usage_hint(error: typer.TyperException, words: Sequence[str]) -> str:
 
 
 def command_of(name: str) -> Verb:
-    """The command of a verb."""
+    """Return the command of a verb."""
     # `stretch --help` starts without it
     from stretch.cli.options import verb_command
 

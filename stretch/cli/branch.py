@@ -88,7 +88,7 @@ def _following(result: "Branched", model: str, options: BranchOptions) -> list[s
 
 
 def _report_infeasible(error: "InfeasibleError", model: str, device: str, options: BranchOptions) -> "Page":
-    """The report of a model without a feasible design: the reasons, and the latency of the original."""
+    """Return the report of a model without a feasible design: the reasons, and the latency of the original."""
     from predictors.devices import load_device
     from stretch.report.prediction import refusal_page
     from stretch.stages.network import read_graph
@@ -100,6 +100,6 @@ def _report_infeasible(error: "InfeasibleError", model: str, device: str, option
 
 
 def _folder_name(model: str, device: str) -> str:
-    """Default folder name such as ``resnet50_pixel6``; a path or a factory is reduced to a plain name."""
+    """Return the default folder name such as ``resnet50_pixel6``; a path or a factory is reduced to a plain name."""
     parts = [Path(model.partition(":")[2] or model).name, Path(device).stem]
     return "_".join(re.sub(r"[^\w.-]+", "-", part) for part in parts)

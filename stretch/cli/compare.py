@@ -63,7 +63,7 @@ def compare(
 
 
 def _is_result(name: str) -> bool:
-    """Whether a word names a bundle or a file rather than a model."""
+    """Return whether a word names a bundle or a file rather than a model."""
     return Path(name).is_dir() or name.endswith(".json")
 
 

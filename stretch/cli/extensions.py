@@ -14,7 +14,7 @@ class Extension(Protocol):
     """
 
     def asked(self) -> bool:
-        """Whether its flags ask for it; flags that do not fit are refused."""
+        """Return whether its flags ask for it; flags that do not fit are refused."""
 
 
 T = TypeVar("T", bound=type[Extension])
@@ -34,7 +34,7 @@ def extends(*verbs: str) -> Callable[[T], T]:
 
 
 def tools_of(verb: str) -> OptionsOf:
-    """The flags that tools add to a verb, and the tool that they ask for: None for none."""
+    """Return the flags that tools add to a verb, and the tool that they ask for: None for none."""
     load_tools("flags")
     records = {record: fields(record) for record in _EXTENSIONS.get(verb, [])}
 

@@ -41,7 +41,7 @@ EXTRAS = {
 def guard(
     action: Callable[[], object], *, as_json: bool, debug: bool, usage_hint: Callable[[typer.TyperException], str], grace_s: float = GRACE_S
 ) -> int:
-    """Do something and return the exit code of the command line's contract."""
+    """Return the do something and return the exit code of the command line's contract."""
     try:
         started()
         with interruptible(lambda: _exit_message(as_json=as_json), grace_s):
@@ -70,7 +70,7 @@ def _exit_message(*, as_json: bool) -> int:
 
 
 def _speaks() -> bool:
-    """Whether this process reports the failure: of a run of many, whose processes usually fail alike, the first that fails."""
+    """Return whether this process reports the failure: of a run of many, whose processes usually fail alike, the first that fails."""
     claim = os.environ.get(SPEAKER_VARIABLE)
     if claim is None:
         if _later_process():
@@ -86,12 +86,12 @@ def _speaks() -> bool:
 
 
 def _later_process() -> bool:
-    """Whether this is a process of a run of many, and not its first."""
+    """Return whether this is a process of a run of many, and not its first."""
     return os.environ.get("RANK", "0") != "0"
 
 
 def explain(error: Exception, usage_hint: Callable[[typer.TyperException], str]) -> StretchError:
-    """The failure that users read for any exception."""
+    """Return the failure that users read for any exception."""
     first = (str(error).splitlines() or [""])[0]
     what = f"{type(error).__name__}: {first}" if first else type(error).__name__
     match error:

@@ -64,7 +64,7 @@ def _listen(heard: socket.socket, end: Callable[[], int], grace_s: float) -> Non
 
 
 def _stands_still(heard: socket.socket, grace_s: float) -> bool:
-    """Watch the main thread until it has made no progress for `grace_s`, or has finished."""
+    """Return the watch the main thread until it has made no progress for `grace_s`, or has finished."""
     heard.settimeout(grace_s / _MAX_CHECKS)
     last, still = _position(), 0
     while still < _MAX_CHECKS:
@@ -78,7 +78,7 @@ def _stands_still(heard: socket.socket, grace_s: float) -> bool:
 
 
 def _position() -> _Position:
-    """Position of the main thread: code and instruction of each of its frames."""
+    """Return the position of the main thread: code and instruction of each of its frames."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     frames = []
     while frame is not None:

@@ -214,7 +214,7 @@ def _listed_device(device: "DeviceProfile") -> ListedDevice:
 
 
 def _listed_models(pattern: str) -> list[ListedModel]:
-    """The models that match a pattern, or a file."""
+    """Return the models that match a pattern, or a file."""
     from stretch.network.models import model_names
     from stretch.network.models.families import BUILT_IN, each_family
     from stretch.network.models.load import FILES
@@ -250,7 +250,7 @@ def _list_models(out: Output, pattern: str, shape: InputShapes | None, details: 
 
 
 def _capture_details(item: ListedModel, shape: InputShapes | None, trust_code: bool) -> DetailedModel:
-    """A model captured with random weights, or a file with its own."""
+    """Return a model captured with random weights, or a file with its own."""
     from stretch.stages.network import read_network
 
     try:

@@ -92,18 +92,18 @@ def _argument(parameter: inspect.Parameter) -> _Argument:
 
 
 def fields(record: type) -> dict[str, inspect.Parameter]:
-    """The options of a record: its annotated fields."""
+    """Return the options of a record: its annotated fields."""
     parameters = inspect.signature(record, eval_str=True).parameters
     return {name: parameter for name, parameter in parameters.items() if hasattr(parameter.annotation, "__metadata__")}
 
 
 def _note(option: inspect.Parameter, kind: type[T]) -> T | None:
-    """The note of this class in an option's annotation; None without one."""
+    """Return the note of this class in an option's annotation; None without one."""
     return next((note for note in getattr(option.annotation, "__metadata__", ()) if isinstance(note, kind)), None)
 
 
 def _setting(option: inspect.Parameter) -> Option | None:
-    """An option that `--set` takes; None for another."""
+    """Return an option that `--set` takes; None for another."""
     if (words := _note(option, AdvancedOption)) is None:
         return _note(option, Option)
     kind, *notes = get_args(option.annotation)
@@ -113,13 +113,13 @@ def _setting(option: inspect.Parameter) -> Option | None:
 
 
 def _read(option: inspect.Parameter, value: Any) -> Any:
-    """The value of a word of the command line."""
+    """Return the value of a word of the command line."""
     reader = _note(option, Parsed) or _note(option, Option)
     return value if reader is None else reader.read(value)
 
 
 def _parser_field(option: inspect.Parameter) -> tuple[str, Any, Any]:
-    """An option as a field of the types that the parser knows."""
+    """Return an option as a field of the types that the parser knows."""
     kind, default, parsed = option.annotation, option.default, _note(option, Parsed)
     if (info := _note(option, ParameterInfo)) is not None:
         kind = get_args(kind)[0]
@@ -136,7 +136,7 @@ def _parser_field(option: inspect.Parameter) -> tuple[str, Any, Any]:
 def read_settings(
     known: Mapping[str, Option], file: Path | None, changes: Collection[str] = (), flags: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Values of a TOML file, with changes, by option (`changes`: ``key=value`` each, which count more than the file)."""
+    """Return the values of a TOML file, with changes, by option (`changes`: ``key=value`` each, which count more than the file)."""
     raw = {} if file is None else read_toml(file, "configuration")
     for name, option in known.items():
         # files are relative to the one that names them
@@ -156,7 +156,7 @@ def read_settings(
 
 
 def _settings_flags(known: Mapping[str, Option], panel: str | None) -> list[inspect.Parameter]:
-    """`--set` and `--config`."""
+    """Return `--set` and `--config`."""
 
     def complete(incomplete: str) -> list[str]:
         words = [f"{name}={choice}" for name, option in known.items() for choice in option.choices or ("",)]

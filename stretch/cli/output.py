@@ -174,7 +174,7 @@ def no_flags(what: str, names: str, hint: str = "") -> None:
 
 
 def _flags_given() -> dict[str, str]:
-    """Flags on the command line by parameter."""
+    """Return the flags on the command line by parameter."""
     from typer._click.globals import get_current_context
 
     context = get_current_context(silent=True)
@@ -216,12 +216,12 @@ def _own_warnings(out: Output) -> Iterator[None]:
 
 
 def make_console(stream: Any) -> "Console":
-    """A rich console without markup or control characters, which honours NO_COLOR."""
+    """Return a rich console without markup or control characters, which honours NO_COLOR."""
     from rich.console import Console
 
     class PlainNames(Console):
         def render_str(self, text: str, **options: Any) -> Any:
-            """Rich text with control characters escaped."""
+            """Return the rich text with control characters escaped."""
             return super().render_str(printable(text), **options)
 
     plain = not stream.isatty() and "COLUMNS" not in os.environ

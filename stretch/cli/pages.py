@@ -9,7 +9,7 @@ from predictors.errors import UsageError
 
 
 def _check_writable(path: Path | None) -> Path | None:
-    """The file, if the report can be written to it, which is checked before the computation."""
+    """Return the file, if the report can be written to it, which is checked before the computation."""
     if path is not None:
         from stretch.report.html.page import check_page
 

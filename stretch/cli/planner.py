@@ -16,7 +16,7 @@ FLAGS = ("alpha", "beta", "kinds", "lossless", "min_agreement", "objective", "pr
 
 
 def _option(option: Option, *, flag: bool) -> inspect.Parameter:
-    """An option of the planner; the default of a flag is in the help alone, because an option that is not given may be in the file."""
+    """Return an option of the planner; the default of a flag is in the help alone, because an option that is not given may be in the file."""
     shown = str(option.shown_default) if option.shown_default and option.flag_type is not bool else False
     complete = _completing(option.choices) if option.choices else None
     info = typer.Option(help=option.help, min=option.minimum, show_default=shown, autocompletion=complete, rich_help_panel=PANEL)

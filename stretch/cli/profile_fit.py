@@ -145,7 +145,7 @@ def _from_tables(out: Output, measurements: str, profile: "DeviceProfile", measu
 
 
 def _from_networks(out: Output, table: str, device: str, target: Path, networks: NetworkTable) -> dict[str, FitRow]:
-    """Calibrate a profile by times of whole networks, and write it; returns how well each network is predicted by the others."""
+    """Return the calibrate a profile by times of whole networks, and write it; returns how well each network is predicted by the others."""
     from predictors.devices import PROFILE_FOLDER, list_devices, profile_path
     from predictors.files import write_whole
     from predictors.fits import PriorFile, prior_path, write_fits
@@ -206,7 +206,7 @@ def _from_networks(out: Output, table: str, device: str, target: Path, networks:
 
 
 def _profile_text(text: str, profile_id: str, rewrites: Sequence[str]) -> str:
-    """A profile's TOML under an id; its defaults stay as they are."""
+    """Return a profile's TOML under an id; its defaults stay as they are."""
     text = re.sub(rf"^{_CALIBRATED_COMMENT}.*\n", "", text)
     if f'\nid = "{profile_id}"\n' not in text:
         # names belong to one profile
@@ -238,12 +238,12 @@ def _from_relatives(out: Output, profile: "DeviceProfile", target: Path) -> dict
 
 
 def _fit_name(fit: Any) -> str:
-    """Subject of a fit or a prior."""
+    """Return the subject of a fit or a prior."""
     return f"{fit.processor}[{fit.core_set}] {fit.precision}"
 
 
 def _fit_row(fit: Any, judged: Any, groups: int, **more: Any) -> FitRow:
-    """How well a fit or a prior predicts what was left out of it."""
+    """Return how well a fit or a prior predicts what was left out of it."""
     shares = {key: getattr(judged, key) for key in ("networks", "within_20", "mape", "coverage")}
     return FitRow(groups=groups, low=fit.interval.low, high=fit.interval.high, **{"within_10": None} | shares | more)
 

@@ -91,7 +91,7 @@ def profile_tune(
 
 
 def _tunings(bundle: "Bundle", mapping: Sequence[str], mode: str | None) -> "tuple[list[Tuning], list[str]]":
-    """Tunings of the subgraphs whose delegate supports tuning, and their modes."""
+    """Return the tunings of the subgraphs whose delegate supports tuning, and their modes."""
     from scheduler.delegates import delegates, get_delegate
     from scheduler.placement.mapping import bundle_precisions, parse_mapping, place_processors
 

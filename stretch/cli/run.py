@@ -164,7 +164,7 @@ def _tell_placements(out: Output, session: "Session", priority: str | None) -> N
 
 
 def _dsp(options: RunOptions) -> "dict[str, Delegate]":
-    """The dsp delegate, if it runs compiled code of the bundle."""
+    """Return the dsp delegate, if it runs compiled code of the bundle."""
     from scheduler.delegates import DspDelegate
 
     if options.dsp_code is None:
@@ -177,7 +177,7 @@ def _dsp(options: RunOptions) -> "dict[str, Delegate]":
 
 
 def _tracks(session: "Session", result: "Benchmark", out: Output) -> "dict[str, Sequence[Trace]]":
-    """Groups of the timeline: measured, measured with several inferences in flight, and predicted on the device."""
+    """Return the groups of the timeline: measured, measured with several inferences in flight, and predicted on the device."""
     from predictors.devices import load_device
     from predictors.errors import StretchError
     from scheduler.simulate.clock import predicted_trace

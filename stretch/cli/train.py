@@ -117,7 +117,7 @@ def _refined_lines(answer: "RefineAnswer") -> "Iterator[str]":
 
 
 def _listener(out: Output, step: "Callable[..., None]", epochs: int) -> "Listener":
-    """The listener that prints the progress of a run."""
+    """Return the listener that prints the progress of a run."""
     from stretch.train.loop import Listener
 
     class Teller(Listener):
@@ -136,7 +136,7 @@ def _listener(out: Output, step: "Callable[..., None]", epochs: int) -> "Listene
 
 
 def _torchrun(gpus: int, out: Output) -> int:
-    """Restart this command under torchrun, one process per GPU; a failing process prints its own error."""
+    """Return the restart this command under torchrun, one process per GPU; a failing process prints its own error."""
     import_torch("train")
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError

@@ -68,7 +68,7 @@ def compare(model: BranchedModel, captured: Captured, images: Sequence[torch.Ten
 
 
 def _changed_segments(model: BranchedModel, captured: Captured) -> dict[str, bool]:
-    """Segments that are not the original's, and whether one can replace the original's.
+    """Return the segments that are not the original's, and whether one can replace the original's.
 
     It can where it reads and writes as many channels as the original's.
     """

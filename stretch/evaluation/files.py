@@ -88,7 +88,7 @@ def measure_files(
 
 
 def _lower_bundle(bundle: Bundle, folder: Path, fitted: Sequence[Array], kept: dict[str, str], progress: Progress) -> Bundle:
-    """The bundle with its subgraphs in their planned precisions, in a folder of its own; impossible ones are entered in `kept`."""
+    """Return the bundle with its subgraphs in their planned precisions, in a folder of its own; impossible ones are entered in `kept`."""
     manifest = bundle.manifest
     precision = planned_precision(manifest)
     chosen = {sub.name: precision[sub.processor] for sub in manifest.subgraphs if precision[sub.processor] not in ("fp32", sub.precision)}
@@ -125,14 +125,14 @@ def _copy(bundle: Bundle, name: str, file: Path) -> None:
 
 
 def _complete_mapping(manifest: Manifest, mapping: Mapping[str, str]) -> dict[str, str]:
-    """The mapping with CPU cores for all other processors, which are the fastest to compute any precision."""
+    """Return the mapping with CPU cores for all other processors, which are the fastest to compute any precision."""
     cores = available_cores()
     used = dict.fromkeys(sub.processor for sub in manifest.subgraphs)
     return {name: f"cpu{cores[i % len(cores)]}" for i, name in enumerate(used)} | dict(mapping)
 
 
 def _within(images: Sequence[Array], seconds: float) -> Iterator[tuple[str, Array, None]]:
-    """Images without labels, until the time is over."""
+    """Yield the images without labels, until the time is over."""
     start = time.monotonic()
     for number, image in enumerate(images):
         if number and time.monotonic() - start > seconds:
@@ -141,7 +141,7 @@ def _within(images: Sequence[Array], seconds: float) -> Iterator[tuple[str, Arra
 
 
 def _precisions(manifest: Manifest) -> dict[str, Any]:
-    """Precisions of each processor's subgraphs."""
+    """Return the precisions of each processor's subgraphs."""
     precisions: dict[str, set[str]] = {}
     for sub in manifest.subgraphs:
         precisions.setdefault(sub.processor, set()).add(sub.precision)

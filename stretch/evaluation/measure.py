@@ -43,12 +43,12 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def most_frequent(classes: Mapping[int, int]) -> float:
-    """Share of the images for which a network answers the class that it answers most often; 0 without images."""
+    """Return the share of the images for which a network answers the class that it answers most often; 0 without images."""
     return max(classes.values(), default=0) / max(1, sum(classes.values()))
 
 
 def one_sided_reason(classes: Mapping[int, int]) -> str:
-    """Why no agreement is given, in words."""
+    """Return why no agreement is given, in words."""
     several = f"{len(classes)} classes" if len(classes) != 1 else "one class"
     return (
         f"the original answers {several} for {sum(classes.values())} images, {most_frequent(classes):.0%} of them alike: agreement is not "
@@ -57,7 +57,7 @@ def one_sided_reason(classes: Mapping[int, int]) -> str:
 
 
 def share_of(total: float, images: int) -> Share:
-    """A share with Wilson's score interval (1927), which stays between 0 and 1 and covers small counts too.
+    """Return a share with Wilson's score interval (1927), which stays between 0 and 1 and covers small counts too.
 
     Where an image may count a part, as in the overlap of two lists, it is
     wider than it need be: a number between 0 and 1 varies no more than a
@@ -105,12 +105,12 @@ class AgreementSums:
 
 
 def ranks(output: Any) -> bool:
-    """Whether an output, (images, …), is a list of scores of which the best is a class."""
+    """Return whether an output, (images, …), is a list of scores of which the best is a class."""
     return len(output.shape) == 2 and output.shape[1] > 1
 
 
 def best_classes(scores: Array) -> NDArray[np.intp]:
-    """The best classes of each image, best first; of equal scores the class that comes first."""
+    """Return the best classes of each image, best first; of equal scores the class that comes first."""
     return np.argsort(-scores, axis=1, kind="stable")[:, :LONG]
 
 
@@ -246,7 +246,7 @@ class LabelledFiles:
 
 
 def find_images(path: Path, outputs: int, names: Path | None = None, *, labelled: bool = True) -> LabelledFiles:
-    """The images of a folder of class folders, a table of files and labels, or a folder without labels.
+    """Return the images of a folder of class folders, a table of files and labels, or a folder without labels.
 
     A class is an output of the network: by `names`, else by a folder that is
     called like the number of an output, else by the order of the names where
@@ -282,7 +282,7 @@ def _hidden(path: Path) -> bool:
 
 
 def _folders(folder: Path) -> list[tuple[Path, str | None]]:
-    """Images with the folder just below `folder` that they are in; None where there are no such folders."""
+    """Return the images with the folder just below `folder` that they are in; None where there are no such folders."""
     rows = [(file, file.relative_to(folder).parts[0] if file.parent != folder else None) for file in _images(folder)]
     loose = [file for file, label in rows if label is None]
     if loose and len(loose) < len(rows):
@@ -294,7 +294,7 @@ def _folders(folder: Path) -> list[tuple[Path, str | None]]:
 
 
 def _table(path: Path) -> list[tuple[Path, str | None]]:
-    """Rows of file and label, paths relative to the table; a first row ``file,label`` is a heading."""
+    """Return the rows of file and label, paths relative to the table; a first row ``file,label`` is a heading."""
     try:
         if path.stat().st_size > MAX_TABLE_BYTES:
             raise StretchError(f"{path} is larger than {MAX_TABLE_BYTES >> 20} MB, a table of labels is not")
@@ -318,7 +318,7 @@ def _table(path: Path) -> list[tuple[Path, str | None]]:
 
 
 def _numbers(path: Path, labels: Sequence[str], outputs: int, names: Path | None) -> dict[str, int]:
-    """Output of each class that was found."""
+    """Return the output of each class that was found."""
     if names is not None:
         positions = {name: i for i, name in enumerate(_names(names, outputs))}
         strange = next((name for name in labels if name not in positions), None)
@@ -393,7 +393,7 @@ class EvaluateAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def outputs_of(bundle: Bundle) -> int:
-    """Number of classes of the network."""
+    """Return the number of classes of the network."""
     # networks with several inputs or outputs are refused here
     _ = bundle.manifest.input, bundle.manifest.output
     shape = bundle.manifest.model.output_shape
@@ -408,7 +408,7 @@ def outputs_of(bundle: Bundle) -> int:
 def images_of(
     files: Sequence[ImageFile], shape: tuple[int, ...], preprocessing: Preprocessing, progress: Progress
 ) -> Iterator[tuple[str, NDArray[Any], int | None]]:
-    """The images of the files, read lazily."""
+    """Yield the images of the files, read lazily."""
     for file in files:
         for image in read_images(file.path, shape, preprocessing):
             yield str(file.path), image, file.label

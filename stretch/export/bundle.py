@@ -75,7 +75,7 @@ class BundleFacts:
 
     @classmethod
     def of(cls, planned: PlanResult, weights_source: str, weights_detail: str = "", **more: Any) -> "BundleFacts":
-        """The facts of a planned design, and `more` that a plan does not have, by field."""
+        """Return the facts of a planned design, and `more` that a plan does not have, by field."""
         little = planned.device.little_cores
         times = {
             f"{row.design.name}.{name}": b.estimate.computing
@@ -285,7 +285,7 @@ def _join_entries(model: BranchedModel) -> tuple[JoinEntry, ...]:
 
 
 def _tensors(graph: OpGraph, subgraphs: Sequence[SubgraphEntry], joins: Sequence[JoinEntry]) -> tuple[Tensor, ...]:
-    """Every tensor that crosses subgraphs, with its writer and readers."""
+    """Return every tensor that crosses subgraphs, with its writer and readers."""
     writers = (
         {op.name: "input" for op in graph.inputs}
         | {name: s.name for s in subgraphs for name in s.outputs}

@@ -48,7 +48,7 @@ class _CheckedFile:
     rows: Sequence[Rows | None]  # Rows of each input that the file reads; None for all.
 
     def error(self, folder: Path) -> float:
-        """Distance between the results of ONNX Runtime and torch."""
+        """Return the distance between the results of ONNX Runtime and torch."""
         reads = [cut(read.numpy(), rows) for read, rows in zip(self.reads, self.rows, strict=True)]
         try:
             actual = as_tuple(runner(str(folder / self.path))(*reads))
@@ -108,7 +108,7 @@ def check_export(
 def _files(
     manifest: Manifest, original: Captured, model: BranchedModel, controls: Mapping[str, BranchedModel], inputs: Tensors
 ) -> Iterator[_CheckedFile]:
-    """The whole network, each subgraph and each control."""
+    """Yield the whole network, each subgraph and each control."""
     everything = [None] * len(inputs)
     yield _CheckedFile("model", manifest.whole, model, _results, inputs, _results(model, inputs), everything)
     tensors = _run(model, manifest, inputs)
@@ -125,7 +125,7 @@ def _files(
 
 
 def _run(model: BranchedModel, manifest: Manifest, inputs: Tensors) -> dict[str, torch.Tensor]:
-    """Every tensor between subgraphs, by name."""
+    """Return every tensor between subgraphs, by name."""
     tensors = dict(zip(manifest.inputs, inputs, strict=True))
     joins = {join.segment: join for join in manifest.joins}
     for sub in manifest.subgraphs:
@@ -138,7 +138,7 @@ def _run(model: BranchedModel, manifest: Manifest, inputs: Tensors) -> dict[str,
 
 
 def _mismatch_error(file: _CheckedFile, error: float, own_error: float) -> StretchError:
-    """The error for a file that differs: it is wrong, it has indices of equal numbers, or the network amplifies rounding so much that nothing can be concluded."""
+    """Return the error for a file that differs: it is wrong, it has indices of equal numbers, or the network amplifies rounding so much that nothing can be concluded."""
     problem = f"the export of `{file.name}` differs from torch by {error:.2g} of its largest output"
     if own_error > MAX_ROUNDING:
         return StretchError(
@@ -154,7 +154,7 @@ def _mismatch_error(file: _CheckedFile, error: float, own_error: float) -> Stret
 
 
 def own_errors(call: Callable[[Any, Tensors], Tensors], module: nn.Module, reads: Tensors) -> list[float]:
-    """Distance of torch's fp32 results from float64, per result the largest over several roundings of the input.
+    """Return the distance of torch's fp32 results from float64, per result the largest over several roundings of the input.
 
     Args:
         call: Gives the results of a module for inputs.
@@ -169,7 +169,7 @@ def own_errors(call: Callable[[Any, Tensors], Tensors], module: nn.Module, reads
 
 
 def _round_randomly(reads: Tensors, seed: int) -> list[torch.Tensor]:
-    """Inputs with each number randomly rounded up or down."""
+    """Return the inputs with each number randomly rounded up or down."""
     generator = torch.Generator().manual_seed(seed)
 
     def towards(x: torch.Tensor) -> torch.Tensor:
@@ -179,13 +179,13 @@ def _round_randomly(reads: Tensors, seed: int) -> list[torch.Tensor]:
 
 
 def _results(model: BranchedModel, inputs: Tensors) -> list[torch.Tensor]:
-    """Outputs of a branched network, in the order of its files' outputs."""
+    """Return the outputs of a branched network, in the order of its files' outputs."""
     results = dict(named_outputs(model(*(x.clone() for x in inputs)), model.returned))
     return [results[name] for name in model.original_outputs]
 
 
 def _own_results(original: Captured, module: nn.Module, tensors: Tensors) -> list[torch.Tensor]:
-    """Outputs of the original module, in the order of its graph's outputs."""
+    """Return the outputs of the original module, in the order of its graph's outputs."""
     names = [op.name for op in original.graph.inputs]
     # one that was restored from a bundle takes its tensors in order
     by_name = names != [SINGLE_INPUT] and not isinstance(module, BranchedModel)
@@ -196,6 +196,6 @@ def _own_results(original: Captured, module: nn.Module, tensors: Tensors) -> lis
 
 
 def _torch(branch: Branch, reads: Tensors) -> Tensors:
-    """Outputs of a branch, in the order of its file's outputs."""
+    """Return the outputs of a branch, in the order of its file's outputs."""
     written = branch(*reads)
     return written if isinstance(written, tuple) else (written,)

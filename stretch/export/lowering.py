@@ -30,7 +30,7 @@ from stretch.planning.divisions.rows import ENTRY_ROWS
 
 
 def subgraph_names(graph: OpGraph) -> list[str]:
-    """Subgraphs of a branched graph in topological order, joins left out."""
+    """Return the subgraphs of a branched graph in topological order, joins left out."""
     return list(dict.fromkeys(op.tags["subgraph"] for op in graph.ops if "origin" in op.tags))
 
 
@@ -51,7 +51,7 @@ def subgraph_of(graph: OpGraph, name: str) -> OpGraph:
 
 
 def entry_rows(graph: OpGraph, name: str) -> Op | None:
-    """The operator of a subgraph that slices the rows it reads from its input; None if it reads all."""
+    """Return the operator of a subgraph that slices the rows it reads from its input; None if it reads all."""
     return next((op for op in graph.ops if op.tags.get("subgraph") == name and op.tags["origin"] == ENTRY_ROWS), None)
 
 
@@ -66,7 +66,7 @@ Scales = dict[str, tuple[Numbers, Numbers]]
 
 
 def statements(graph: OpGraph, design: BranchDesign) -> dict[str, dict[str, str]]:
-    """Properties of the file of each branch of output channels, by the name of its subgraph."""
+    """Return the properties of the file of each branch of output channels, by the name of its subgraph."""
     statements_by_subgraph: dict[str, dict[str, str]] = {}
     if not any(map(_is_divided, design.segments)):
         return statements_by_subgraph
@@ -81,19 +81,19 @@ def statements(graph: OpGraph, design: BranchDesign) -> dict[str, dict[str, str]
 
 
 def is_divided(manifest: Manifest, sub: SubgraphEntry) -> bool:
-    """Whether a subgraph computes some output channels of its segment."""
+    """Return whether a subgraph computes some output channels of its segment."""
     part = _design(manifest, sub)
     return part is not None and _is_divided(part)
 
 
 def is_partial_sum(manifest: Manifest, sub: SubgraphEntry) -> bool:
-    """Whether a subgraph computes a partial sum from some hidden channels of its segment."""
+    """Return whether a subgraph computes a partial sum from some hidden channels of its segment."""
     part = _design(manifest, sub)
     return part is not None and part.join == HIDDEN
 
 
 def segment_of_part(bundle: Bundle, branch: SubgraphEntry) -> onnx.ModelProto:
-    """The float model of the segment of a branch of output channels; its operators have the names of the branch's.
+    """Return the float model of the segment of a branch of output channels; its operators have the names of the branch's.
 
     Channels that no branch computes, as nothing reads them, have zero weights.
     """
@@ -138,7 +138,7 @@ def scales_of(quantised: onnx.ModelProto) -> Scales:
 
 
 def in_scales(branch: onnx.ModelProto, scales: Scales) -> onnx.ModelProto:
-    """A quantised branch in which the remaining input of a concatenation has the concatenation's scale, unlike in the quantiser's result."""
+    """Return a quantised branch in which the remaining input of a concatenation has the concatenation's scale, unlike in the quantiser's result."""
     readers: dict[str, list[onnx.NodeProto]] = {}
     for node in branch.graph.node:
         for input_name in node.input:
@@ -161,7 +161,7 @@ def _is_divided(part: SegmentDesign) -> bool:
 
 
 def _design(manifest: Manifest, sub: SubgraphEntry) -> SegmentDesign | None:
-    """The design of a subgraph's segment; None if the bundle states no design."""
+    """Return the design of a subgraph's segment; None if the bundle states no design."""
     try:
         design = msgspec.convert(manifest.design, BranchDesign)
     except msgspec.ValidationError:
@@ -195,7 +195,7 @@ _CUT = "slice_rows"
 
 
 def segment_of_band(band: onnx.ModelProto, shape: Shape, where: Path) -> onnx.ModelProto:
-    """The float model of the segment that a band is cut from."""
+    """Return the float model of the segment that a band is cut from."""
     file = OnnxFile(where, band)
     source = file.graph.input.name
     ops, names = [Op(source, "input", attrs={"shape": shape})], {source: source}
@@ -322,12 +322,12 @@ class PrecisionLowering:
 
 
 def stated_ranges(ranges: Mapping[str, tuple[float, int]]) -> dict[str, str]:
-    """File properties with the trained ranges of a subgraph, if any."""
+    """Return the file properties with the trained ranges of a subgraph, if any."""
     return {RANGES: msgspec.json.encode(ranges).decode()} if ranges else {}
 
 
 def read_ranges(model: onnx.ModelProto, file: Path) -> Scales:
-    """Trained scales and zero points in a subgraph's float file."""
+    """Return the trained scales and zero points in a subgraph's float file."""
     ranges = read_property(model, RANGES, dict[str, tuple[_Scale, _Zero]], file, missing="{}", content="no scales", verb="export")
     return {name: (np.float32(scale), np.uint8(zero)) for name, (scale, zero) in ranges.items()}
 
@@ -340,7 +340,7 @@ def _samples(
     images: Sequence[Array],
     progress: Progress,
 ) -> dict[str, tuple[list[tuple[Array, ...]], list[tuple[Array, ...]]]]:
-    """Inputs (for a band with all rows) and fp32 outputs of each chosen subgraph, for as many images as memory allows."""
+    """Return the inputs (for a band with all rows) and fp32 outputs of each chosen subgraph, for as many images as memory allows."""
     samples: dict[str, tuple[list[tuple[Array, ...]], list[tuple[Array, ...]]]] = {name: ([], []) for name in chosen}
     bands = {name for join in manifest.joins if join.segment in wholes for name in join.inputs}
     used = 0
@@ -358,7 +358,7 @@ def _samples(
 
 
 def _whole_segment_runner(bundle: Bundle) -> dict[str, Run]:
-    """Runs each segment in bands or output channels as a whole."""
+    """Return the runs each segment in bands or output channels as a whole."""
     wholes: dict[str, Run] = {}
     for sub in bundle.manifest.subgraphs:
         if sub.segment not in wholes and (whole := _whole_segment(bundle, sub)) is not None:
@@ -367,7 +367,7 @@ def _whole_segment_runner(bundle: Bundle) -> dict[str, Run]:
 
 
 def _whole_segment(bundle: Bundle, sub: SubgraphEntry) -> onnx.ModelProto | None:
-    """The whole segment of a band of rows or of a branch of output channels; None for other subgraphs."""
+    """Return the whole segment of a band of rows or of a branch of output channels; None for other subgraphs."""
     manifest = bundle.manifest
     if is_divided(manifest, sub):
         return segment_of_part(bundle, sub)

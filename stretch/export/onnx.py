@@ -158,7 +158,7 @@ class WeightFile:
         save_onnx(model, path)
 
     def _offset(self, data: bytes) -> int:
-        """Where a weight begins."""
+        """Return where a weight begins."""
         digest = hashlib.sha256(data).digest()
         if digest not in self._offsets:
             with self.path.open("ab") as file:
@@ -169,7 +169,7 @@ class WeightFile:
 
 
 def to_numpy(weights: Mapping[str, Mapping[str, Any]]) -> Arrays:
-    """Torch tensors as NumPy arrays, sharing memory where possible; floating-point ones as float32."""
+    """Return the torch tensors as NumPy arrays, sharing memory where possible; floating-point ones as float32."""
     return {name: {key: _array(tensor.detach().cpu()) for key, tensor in tensors.items()} for name, tensors in weights.items()}
 
 
@@ -179,7 +179,7 @@ def _array(tensor: torch.Tensor) -> NDArray[Any]:
 
 
 def nodeless_properties(graph: OpGraph) -> dict[str, str]:
-    """File properties with the operators that have no node (`NODELESS_PROPERTY`), if any."""
+    """Return the file properties with the operators that have no node (`NODELESS_PROPERTY`), if any."""
     sources: dict[str, str] = {}
     for op in graph.ops:
         if op.kind != "input" and kind_of(op.kind).identity and op.name not in graph.outputs:
@@ -199,7 +199,7 @@ def read_property(
 
 
 def weights_of(file: OnnxFile) -> dict[str, dict[str, Any]]:
-    """Weights of a file that `to_onnx` wrote, as arrays by operator and key."""
+    """Return the weights of a file that `to_onnx` wrote, as arrays by operator and key."""
     constants = file.initialisers
     weights: dict[str, dict[str, Any]] = {}
     for part in file.operators:

@@ -160,7 +160,7 @@ _CONTROL_IMAGES = 8
 
 
 def _int8_controls(bundle: Bundle, images: Sequence[Array]) -> dict[str, onnx.ModelProto]:
-    """The controls in int8, so that branches in int8 do not compete with float networks alone; those that cannot be quantised are left out."""
+    """Return the controls in int8, so that branches in int8 do not compete with float networks alone; those that cannot be quantised are left out."""
     quantised: dict[str, onnx.ModelProto] = {}
     for name, file in bundle.manifest.controls.items():
         with suppress(StretchError):
@@ -169,12 +169,12 @@ def _int8_controls(bundle: Bundle, images: Sequence[Array]) -> dict[str, onnx.Mo
 
 
 def planned_precision(manifest: Manifest) -> dict[str, str]:
-    """Planned precision of each processor."""
+    """Return the planned precision of each processor."""
     return {sub.processor: sub.planned_precision for sub in manifest.subgraphs}
 
 
 def _changed_precisions(manifest: Manifest, precision: Mapping[str, str]) -> dict[str, str]:
-    """New precisions of the subgraphs that change."""
+    """Return the new precisions of the subgraphs that change."""
     processors = list(dict.fromkeys(sub.processor for sub in manifest.subgraphs))
     for processor, requested in precision.items():
         if processor not in processors:
@@ -218,7 +218,7 @@ def _agreeing(
 
 
 def _describe_precisions(manifest: Manifest, candidates: Mapping[str, LoweredSubgraph]) -> str:
-    """``dsp in int8 and gpu in fp16``."""
+    """Return ``dsp in int8 and gpu in fp16``."""
     precisions = {(sub.processor, candidates[sub.name].precision) for sub in manifest.subgraphs if sub.name in candidates}
     return " and ".join(f"{processor} in {precision}" for processor, precision in sorted(precisions))
 
@@ -226,7 +226,7 @@ def _describe_precisions(manifest: Manifest, candidates: Mapping[str, LoweredSub
 def _losses(
     manifest: Manifest, floats: Mapping[str, Run], candidates: Mapping[str, LoweredSubgraph], images: Sequence[Array]
 ) -> dict[str, Any]:
-    """Loss of every tensor that crosses subgraphs and of the worst output with the candidates in place, and the top-1 agreement of a single output."""
+    """Return the loss of every tensor that crosses subgraphs and of the worst output with the candidates in place, and the top-1 agreement of a single output."""
     mixed = dict(floats) | {name: runner(candidate.model) for name, candidate in candidates.items()}
     joined = [join.output for join in manifest.joins]
     written = [name for sub in manifest.subgraphs for name in sub.outputs]
@@ -247,7 +247,7 @@ def _losses(
 
 
 def worst_image_loss(losses: Sequence[Loss]) -> Loss:
-    """Loss of the worst of several images."""
+    """Return the loss of the worst of several images."""
     return Loss(min(loss.cosine for loss in losses), min(loss.snr_db for loss in losses))
 
 

@@ -37,7 +37,7 @@ from stretch.planning.result import control_fields, operator_split, ranked_singl
 
 
 def runs_in(processor: Processor, entry: SubgraphEntry) -> str:
-    """Precision in which a processor runs a subgraph's file: the file's if supported, else the planned or default one."""
+    """Return the precision in which a processor runs a subgraph's file: the file's if supported, else the planned or default one."""
     for precision in (entry.precision, entry.planned_precision):
         if precision in processor.precisions:
             return precision
@@ -45,7 +45,7 @@ def runs_in(processor: Processor, entry: SubgraphEntry) -> str:
 
 
 def repredict(manifest: Manifest, file: Callable[[str], Path]) -> Manifest:
-    """The manifest with times, alternatives, controls and recommendation predicted from the files.
+    """Return the manifest with times, alternatives, controls and recommendation predicted from the files.
 
     Controls that the bundle lacks are left out, and then nothing
     is recommended. If the device's profile cannot be read any more, those of files in the planned
@@ -82,14 +82,14 @@ def repredict(manifest: Manifest, file: Callable[[str], Path]) -> Manifest:
 
 
 def alternatives(graph: OpGraph, predictor: LatencyPredictor, precision: Mapping[str, str | None]) -> dict[str, Alternative]:
-    """Predicted time and energy of a subgraph on each processor of a plan, in its precision there."""
+    """Return the predicted time and energy of a subgraph on each processor of a plan, in its precision there."""
     energy = EnergyModel(predictor.device)
     times = {name: predictor.predict(graph, name, chosen).computing_ms for name, chosen in precision.items()}
     return {name: Alternative(ms, energy.mj(name, ms)) for name, ms in times.items()}
 
 
 def _precisions(manifest: Manifest) -> dict[str, str]:
-    """Narrowest precision of each processor's subgraphs."""
+    """Return the narrowest precision of each processor's subgraphs."""
     precisions: dict[str, str] = {}
     for sub in manifest.subgraphs:
         precisions[sub.processor] = min(precisions.get(sub.processor, "fp32"), sub.planned_precision, key=ITEM_BYTES.__getitem__)
@@ -99,7 +99,7 @@ def _precisions(manifest: Manifest) -> dict[str, str]:
 def _figures(
     manifest: Manifest, file: Callable[[str], Path], costs: Costs, trace: Trace, estimates: Mapping[str, Estimate]
 ) -> tuple[dict[str, Any], str]:
-    """The `predicted` object, with the keys of `PlanResult.predicted`, and the recommendation."""
+    """Return the `predicted` object, with the keys of `PlanResult.predicted`, and the recommendation."""
     processors = list(costs.precision)
     device, predictor = costs.predictor.device, costs.predictor
     branched = _run(manifest, costs, trace, estimates)
@@ -152,7 +152,7 @@ def _rival_name(name: str, single: Estimate) -> str:
 
 
 def _shares(manifest: Manifest, trace: Trace, estimates: Mapping[str, Estimate]) -> dict[str, float]:
-    """Parts of the makespan: the slowest branches alone, contention, and everything else."""
+    """Return the parts of the makespan: the slowest branches alone, contention, and everything else."""
     alone: dict[str, dict[str, float]] = {}
     together: dict[str, dict[str, float]] = {}
     computing = {span.name: span.ms for span in trace.spans if span.kind == "subgraph"}
@@ -167,7 +167,7 @@ def _shares(manifest: Manifest, trace: Trace, estimates: Mapping[str, Estimate])
 
 
 def _link_processor(manifest: Manifest, sub: SubgraphEntry) -> str:
-    """The processor whose link with the host a subgraph's tensors cross: its own, or for the host that of its input's producer."""
+    """Return the processor whose link with the host a subgraph's tensors cross: its own, or for the host that of its input's producer."""
     if not is_host(sub.processor):
         return kind_of(sub.processor)
     makers = {name: other.processor for other in manifest.subgraphs for name in other.outputs}
@@ -175,7 +175,7 @@ def _link_processor(manifest: Manifest, sub: SubgraphEntry) -> str:
 
 
 def _run(manifest: Manifest, costs: Costs, trace: Trace, estimates: Mapping[str, Estimate]) -> PredictedRun:
-    """The predicted trace, divided into independently uncertain parts."""
+    """Return the predicted trace, divided into independently uncertain parts."""
     device, moving = costs.predictor.device, dict[str, float]()
     for span in trace.spans:
         name, _, doing = span.name.rpartition(" ")

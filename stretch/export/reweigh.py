@@ -70,7 +70,7 @@ def export_reweighed(
 
 
 def _replace_weights(path: Path, weights: Arrays, ranges: Mapping[str, str]) -> onnx.ModelProto:
-    """A file's model with other weights, and the property that states their ranges."""
+    """Return a file's model with other weights, and the property that states their ranges."""
     model = onnx.load(str(path))
     for part in OnnxFile(path, model).operators:
         arrays = weights.get(part.op.name, {})
@@ -89,7 +89,7 @@ def _put(model: onnx.ModelProto, name: str, value: np.ndarray) -> None:
 
 
 def _checks(folder: Path, manifest: Manifest, original: Captured, model: BranchedModel) -> dict[str, object]:
-    """Numeric checks of the changed files, and those of the unchanged controls."""
+    """Return the numeric checks of the changed files, and those of the unchanged controls."""
     kept = {name: value for name, value in manifest.checks.items() if name != "precision"}
     record = check_export(folder, msgspec.structs.replace(manifest, controls={}), original, model, {})
     before = kept.get("errors")

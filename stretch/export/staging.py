@@ -31,7 +31,7 @@ _UNKNOWN = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
 
 
 def exchange(first: Path, second: Path) -> bool:
-    """Atomically exchange the names of two folders of one file system."""
+    """Return the atomically exchange the names of two folders of one file system."""
     return _renameat2(first, second, _EXCHANGE)
 
 
@@ -135,19 +135,19 @@ _DERIVED = ("tflite", "aot", "contexts")
 
 
 def derived_files(manifest: Manifest) -> set[str]:
-    """Files compiled or converted from a bundle's subgraphs."""
+    """Return the files compiled or converted from a bundle's subgraphs."""
     derived = {*manifest.aot.values(), *(file for chip_files in manifest.contexts.values() for file in chip_files.values())}
     return derived | ({manifest.tflite} if manifest.tflite is not None else set())
 
 
 def without_derived(manifest: Manifest) -> Manifest:
-    """A manifest that states no such files."""
+    """Return a manifest that states no such files."""
     checks = {name: value for name, value in manifest.checks.items() if name not in _DERIVED}
     return msgspec.structs.replace(manifest, checks=checks, tflite=None, aot={}, contexts={})
 
 
 def file_entry(path: Path) -> FileEntry:
-    """Size and hash of a written file."""
+    """Return the size and hash of a written file."""
     with path.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     return FileEntry(path.stat().st_size, digest)
@@ -162,7 +162,7 @@ class WrittenFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def written_files(manifest: Manifest) -> list[WrittenFile]:
-    """The files of a bundle, as answers list them."""
+    """Return the files of a bundle, as answers list them."""
     return [WrittenFile(file=name, bytes=entry.bytes, sha256=entry.sha256) for name, entry in manifest.files.items()]
 
 
@@ -172,7 +172,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def stranger(folder: Path, manifest: Manifest) -> str | None:
-    """The first entry of a bundle's folder, by name, that is no file of the bundle; None if there is none."""
+    """Return the first entry of a bundle's folder, by name, that is no file of the bundle; None if there is none."""
     files = {MANIFEST, SIGNATURE, *manifest.files}
     folders = {str(parent) for name in files for parent in Path(name).parents}
     for top, subfolders, names in os.walk(folder):

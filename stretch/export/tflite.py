@@ -116,7 +116,7 @@ def compare(bundle: Bundle, images: Sequence[Array]) -> SignatureLosses:
 
 
 def _lost(sub: SubgraphEntry, expected: Mapping[str, Array], run: Run) -> Loss:
-    """Loss of a subgraph on the expected inputs."""
+    """Return the loss of a subgraph on the expected inputs."""
     written = as_tuple(run(*rows_read_by(sub, expected)))
     return loss(zip((expected[name] for name in sub.outputs), written, strict=True))
 
@@ -131,7 +131,7 @@ def _run(compiled: Compiled) -> Run:
 
 
 def _whole_model_runner(bundle: Bundle) -> Any:
-    """A function from the model's input to the tensors of the whole fp32 model that cross subgraphs."""
+    """Return a function from the model's input to the tensors of the whole fp32 model that cross subgraphs."""
     file = bundle.file(bundle.manifest.whole)
     names = [tensor.name for tensor in bundle.manifest.tensors if tensor.name != bundle.manifest.input]
     session = session_of(with_outputs(onnx.load(file, load_external_data=False), names), weights=file.parent)
@@ -207,7 +207,7 @@ def _index(value: Value) -> int:
 
 
 def _add_identity(builder: SubgraphBuilder, value: Value, name: str, source: SubgraphSource) -> Value:
-    """The result of an identity: the same tensors under another name, requantised if it has another scale.
+    """Return the result of an identity: the same tensors under another name, requantised if it has another scale.
 
     The quantiser drops an activation at the beginning; an identity whose scale begins at zero remains of it.
     """
@@ -242,7 +242,7 @@ def _lower_subgraph(builder: SubgraphBuilder, source: SubgraphSource, op: Op, in
 
 
 def _activation(source: SubgraphSource, op: Op) -> Op | None:
-    """The activation that is fused into an operator: its only reader, in float."""
+    """Return the activation that is fused into an operator: its only reader, in float."""
     graph = source.graph
     readers = graph.consumers[op.name]
     if not lowerings.get(op.kind).activates or len(readers) != 1 or op.name in graph.outputs or op.name in source.scales:
@@ -306,7 +306,7 @@ def export_tflite(
 
 
 def write_tflite(bundle: Bundle, *, progress: Progress = silent) -> bytes:
-    """The TFLite file of a bundle: one signature per subgraph and join, and the plan as metadata."""
+    """Return the TFLite file of a bundle: one signature per subgraph and join, and the plan as metadata."""
     manifest = bundle.manifest
     writer = Writer(f"{manifest.model.name}, branched for {manifest.device} by nn-stretch")
     shapes = {tensor.name: nhwc(tensor.shape) for tensor in manifest.tensors}
@@ -336,7 +336,7 @@ def write_tflite(bundle: Bundle, *, progress: Progress = silent) -> bytes:
 
 
 def _channels_last(tensor: Tensor) -> Tensor:
-    """A tensor with channels last."""
+    """Return a tensor with channels last."""
     return msgspec.structs.replace(tensor, shape=nhwc(tensor.shape), layout="NHWC") if len(tensor.shape) == 4 else tensor
 
 
@@ -367,7 +367,7 @@ def read_source(path: Path) -> SubgraphSource:
 
 
 def _reals(model: onnx.ModelProto, path: Path) -> tuple[onnx.ModelProto, dict[str, Quant], dict[str, RoundedWeights]]:
-    """Dequantise an int8 or fp16 subgraph; returns the float model, its scales and its integer weights."""
+    """Return the dequantise an int8 or fp16 subgraph; returns the float model, its scales and its integer weights."""
     reals = onnx.ModelProto()
     reals.CopyFrom(model)
     graph = reals.graph
@@ -407,7 +407,7 @@ def _reals(model: onnx.ModelProto, path: Path) -> tuple[onnx.ModelProto, dict[st
 
 
 def _quant(node: onnx.NodeProto, constants: Mapping[str, Array], path: Path) -> Quant:
-    """The scale of an activation, its zero point moved from uint8 to int8."""
+    """Return the scale of an activation, its zero point moved from uint8 to int8."""
     try:
         scale, zero = constants[node.input[1]], constants[node.input[2]]
         number, point = float(scale.item()), int(zero.item())
@@ -424,7 +424,7 @@ def _quant(node: onnx.NodeProto, constants: Mapping[str, Array], path: Path) -> 
 
 
 def _dequantize_constant(node: onnx.NodeProto, constants: Mapping[str, Array]) -> tuple[Array, RoundedWeights | None]:
-    """A constant as float, and as integers if it is symmetric int8 with output channels first."""
+    """Return a constant as float, and as integers if it is symmetric int8 with output channels first."""
     values, scale = constants[node.input[0]], constants[node.input[1]]
     zero = constants[node.input[2]] if len(node.input) > 2 else np.zeros_like(scale, values.dtype)
     axis = next((a.i for a in node.attribute if a.name == "axis"), 1)

@@ -29,7 +29,7 @@ class Attention(nn.Module):
         self.register_buffer("mask", None if mask is None else torch.zeros(mask))
 
     def extra_repr(self) -> str:
-        """Heads and scale."""
+        """Return the heads and scale."""
         return f"heads={self.heads}, scale={self.scale:g}"
 
     def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

@@ -21,19 +21,19 @@ def require_supported(holds: bool, problem: str) -> None:
 
 
 def pair(value: Any) -> tuple[int, int]:
-    """`value` for height and width."""
+    """Return `value` for height and width."""
     a, b = (value, value) if isinstance(value, int) else (value if len(value) == 2 else (value[0], value[0]))
     return (int(a), int(b))
 
 
 def window_padding(value: Any) -> tuple[int, int, int, int]:
-    """Symmetric torch padding as (top, left, bottom, right)."""
+    """Return the symmetric torch padding as (top, left, bottom, right)."""
     h, w = pair(value)
     return (h, w, h, w)
 
 
 def pooling_window(shape: Shape, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool, dilation: Any = 1) -> dict[str, Attr]:
-    """Attributes of a pooling window from torch's own settings.
+    """Return the attributes of a pooling window from torch's own settings.
 
     With `ceil_mode`, torch computes one window that is larger than its padded input, which ONNX refuses: it gets the size of the part that it covers.
 
@@ -138,17 +138,17 @@ def calls(
 
 
 def module_chain(rule: FunctionRule, shape: Shape, **arguments: Any) -> list[Step]:
-    """The operators of a module that computes what a function does with these arguments."""
+    """Return the operators of a module that computes what a function does with these arguments."""
     return as_chain(rule(TracedCall({"input": shape}, shape), "input", **arguments))
 
 
 def as_chain(result: Chain) -> list[Step]:
-    """The operators that a rule gives."""
+    """Return the operators that a rule gives."""
     return result if isinstance(result, list) else [result]
 
 
 def unary(kind: str) -> FunctionRule:
-    """The rule of a function of one tensor that is one operator without attributes."""
+    """Return the rule of a function of one tensor that is one operator without attributes."""
 
     def rule(call: TracedCall, x: Any, inplace: bool = False) -> Chain:
         return Step(kind, {}, (x,))
@@ -157,14 +157,14 @@ def unary(kind: str) -> FunctionRule:
 
 
 def constants(**values: Any) -> Own:
-    """Parameters that a function reads, without those that are left out."""
+    """Return the parameters that a function reads, without those that are left out."""
     for name, value in values.items():
         require_supported(value is None or isinstance(value, torch.Tensor), f"its {name} depends on the input")
     return {name: value for name, value in values.items() if value is not None}
 
 
 def class_name(module: nn.Module) -> str | None:
-    """Name of the class whose rule a module follows; None if it does not become operators without being traced through."""
+    """Return the name of the class whose rule a module follows; None if it does not become operators without being traced through."""
     for base in type(module).__mro__:
         if base.__name__ in MODULES and base.__module__.startswith(_PACKAGES):
             return base.__name__
@@ -175,7 +175,7 @@ def class_name(module: nn.Module) -> str | None:
 
 
 def lower_module(module: nn.Module, shape: Shape, channels_last: bool = False) -> list[Step]:
-    """Operators of one module that reads a tensor of this shape, in a chain.
+    """Return the operators of one module that reads a tensor of this shape, in a chain.
 
     Args:
         shape: N×C×H×W or N×C.

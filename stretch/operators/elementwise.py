@@ -37,11 +37,11 @@ class StochasticDepth(nn.Module):
         self.p, self.mode = p, mode
 
     def extra_repr(self) -> str:
-        """Probability and mode."""
+        """Return the probability and mode."""
         return f"p={self.p}, mode={self.mode}"
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Identity in evaluation; in training keeps the expectation."""
+        """Return the identity in evaluation; in training keeps the expectation."""
         if not self.training or self.p == 0:
             return x
         size = (x.shape[0] if self.mode == "row" else 1, *[1] * (x.dim() - 1))
@@ -161,7 +161,7 @@ def _silu_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
 
 
 def _silu_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-    """The product x · σ(x)."""
+    """Return the product x · σ(x)."""
     gate = b.apply("LOGISTIC", f"{op.name}.sigmoid", [ins[0]], quant=UNIT)
     return b.apply("MUL", op.name, [ins[0], gate], quant=b.scale(op))
 
@@ -180,7 +180,7 @@ _activation("tanh", nn.Tanh, (torch.tanh, F.tanh), onnx_node("Tanh"), tflite_op(
 
 
 def _mish_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-    """The product x · tanh(ln(1 + eˣ)) = x · n / (n + 2) with n = eˣ · (eˣ + 2)."""
+    """Return the product x · tanh(ln(1 + eˣ)) = x · n / (n + 2) with n = eˣ · (eˣ + 2)."""
     low = b.apply("MINIMUM", f"{op.name}.low", [ins[0], np.array(MISH_TOP)])
     e = b.apply("EXP", f"{op.name}.exp", [low])
     n = b.apply("MUL", f"{op.name}.n", [e, b.apply("ADD", f"{op.name}.e2", [e, np.array(2.0)])])
@@ -192,7 +192,7 @@ _activation("mish", nn.Mish, (F.mish,), onnx_node("Mish"), _mish_tflite, int8=Fa
 
 
 def _elu_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-    """An α of 1 is TFLite's own; any other is a factor of the part below zero."""
+    """Return an α of 1 is TFLite's own; any other is a factor of the part below zero."""
     alpha = number(op.attrs, "alpha")
     if alpha == 1:
         return b.apply("ELU", op.name, [ins[0]])
@@ -230,12 +230,12 @@ register(
 
 @calls(F.prelu, torch.prelu, classes=("PReLU",), fields=("weight",), aten=("prelu",))
 def _prelu(call: TracedCall, x: Any, weight: Any) -> Step:
-    """One slope for all channels is one for each."""
+    """Return one slope for all channels is one for each."""
     return Step("prelu", {}, (x,), {"weight": constants(weight=weight)["weight"].expand(call.shapes[x][1])})
 
 
 def _prelu_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-    """A slope a channel, whose shape is that of an image without its batch."""
+    """Return a slope a channel, whose shape is that of an image without its batch."""
     slope = source.weights[op.name]["weight"].reshape(-1)
     return b.apply("PRELU", op.name, [ins[0], slope.reshape(*[1] * (len(ins[0].shape) - 2), -1)])
 
@@ -295,7 +295,7 @@ def _binary(kind: str) -> Callable[..., Step]:
 
 
 def _with_constant(kind: str, x: Any, constant: torch.Tensor, out: Shape) -> Step:
-    """A tensor with one that does not depend on the input: a number, or a learned number per channel."""
+    """Return a tensor with one that does not depend on the input: a number, or a learned number per channel."""
     if constant.numel() == 1 and not constant.requires_grad:
         return Step(f"{kind}_scalar", {"value": float(constant)}, (x,))
     sizes = (*[1] * (len(out) - constant.dim()), *constant.shape)

@@ -63,7 +63,7 @@ class ComputedModule(nn.Module):
         self.kind, self.attrs, self.function = kind, dict(attrs), function
 
     def extra_repr(self) -> str:
-        """Kind and attributes."""
+        """Return the kind and attributes."""
         return ", ".join([self.kind, *(f"{key}={value}" for key, value in self.attrs.items())])
 
     def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
@@ -82,7 +82,7 @@ def computed(
 
 
 def make_module(op: Op, input_shapes: list[Shape]) -> nn.Module:
-    """The torch module that computes `op` on inputs of these shapes; its weights are torch's initial ones."""
+    """Return the torch module that computes `op` on inputs of these shapes; its weights are torch's initial ones."""
     return lowerings.get(op.kind).module(input_shapes, op.attrs)
 
 
@@ -95,7 +95,7 @@ def onnx_node(
     indices: Callable[[Attrs], Mapping[str, Sequence[int]]] = lambda attrs: {},
     **attributes: int | float,
 ) -> OnnxRule:
-    """One ONNX node of the operator's inputs, of its weights and of constants that its attributes state.
+    """Return one ONNX node of the operator's inputs, of its weights and of constants that its attributes state.
 
     Args:
         named: Attributes of the operator by the names of the node's own.
@@ -121,7 +121,7 @@ def tflite_op(
     number_key: str = "",
     weight: str = "",
 ) -> TfliteRule:
-    """One TFLite operator of one input, with settings by the operator's attributes.
+    """Return one TFLite operator of one input, with settings by the operator's attributes.
 
     Args:
         quant: Scale of its int8 result, where that is fixed, whatever was calibrated.

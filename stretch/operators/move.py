@@ -21,12 +21,12 @@ from stretch.operators.lowerings import OnnxRule, computed, no_tflite, onnx_node
 
 
 def slice_onnx(axis: int) -> OnnxRule:
-    """Writes an operator with `start` and `stop` along an axis of an NCHW tensor."""
+    """Return the writes an operator with `start` and `stop` along an axis of an NCHW tensor."""
     return onnx_node("Slice", indices=lambda a: {"start": [integer(a, "start")], "stop": [integer(a, "stop")], "axis": [axis]})
 
 
 def slice_tflite(axis: int) -> Callable[[SubgraphBuilder, SubgraphSource, Op, list[Value]], Value]:
-    """Writes an operator with `start` along an axis of an NHWC tensor; its output's shape says where it ends."""
+    """Return the writes an operator with `start` along an axis of an NHWC tensor; its output's shape says where it ends."""
 
     def write(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
         shape = to_nhwc(op.shape)
@@ -38,7 +38,7 @@ def slice_tflite(axis: int) -> Callable[[SubgraphBuilder, SubgraphSource, Op, li
 
 
 def concat_tflite(axis: int) -> Callable[[SubgraphBuilder, SubgraphSource, Op, list[Value]], Value]:
-    """Writes an operator that puts tensors together along an axis, NHWC; int8 inputs are re-quantised to the scale of the result."""
+    """Return the writes an operator that puts tensors together along an axis, NHWC; int8 inputs are re-quantised to the scale of the result."""
 
     def write(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
         shape, quant = to_nhwc(op.shape), b.scale(op)
@@ -112,7 +112,7 @@ def _pad(call: TracedCall, x: Any, pad: Any = (), mode: str = "constant", value:
 
 @calls(F.interpolate, classes=("Upsample", "UpsamplingNearest2d"), fields=("size", "scale_factor", "mode"))
 def _interpolate(call: TracedCall, x: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", **_: Any) -> Step:
-    """An enlargement by whole factors, nearest neighbour."""
+    """Return an enlargement by whole factors, nearest neighbour."""
     shape = call.shapes[x]
     require_supported(
         mode == "nearest" and len(shape) == 4, f"resizing with mode `{mode}` is not supported, only `nearest` by whole factors"
@@ -153,7 +153,7 @@ def _upsample_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
 
 
 def _flatten_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-    """One row an image, channels outermost as in NCHW, unless only matrices read it: they take the order into their weights."""
+    """Return one row an image, channels outermost as in NCHW, unless only matrices read it: they take the order into their weights."""
     x = ins[0]
     if len(x.shape) == 4 and x.shape[1] * x.shape[2] > 1 and x.shape[3] > 1:
         n, h, w, c = x.shape
@@ -167,13 +167,13 @@ def _flatten_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: lis
 
 
 def _pad_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-    """Zeros around an image."""
+    """Return the zeros around an image."""
     top, left, bottom, right = ints(op.attrs, "padding")
     return pad(b, op, ins[0], (top, left), (bottom, right))
 
 
 def _shuffle_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-    """Groups and the channels in them change places."""
+    """Return the groups and the channels in them change places."""
     x, groups = ins[0], integer(op.attrs, "groups")
     n, h, w, c = x.shape
     split = b.add_reshape(f"{op.name}.groups", x, (n * h * w, groups, c // groups))
@@ -183,7 +183,7 @@ def _shuffle_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: lis
 
 
 def _upsample_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-    """Nearest neighbour: pixel i reads pixel ⌊i / scale⌋."""
+    """Return the nearest neighbour: pixel i reads pixel ⌊i / scale⌋."""
     shape = to_nhwc(op.shape)
     size = b.indices(f"{op.name}.size", shape[1:3])
     return b.add_move("RESIZE_NEAREST_NEIGHBOR", op.name, ins[0], shape, [size])
@@ -211,14 +211,14 @@ computed("concat_rows", lambda a, *bands: torch.cat(bands, dim=2), onnx_node("Co
 
 
 def _rearrange(a: Attrs, x: torch.Tensor) -> torch.Tensor:
-    """Height and width seen as several axes, put into another order, and seen as height and width again."""
+    """Return the height and width seen as several axes, put into another order, and seen as height and width again."""
     n, c = x.shape[:2]
     axes = x.reshape(n, c, *ints(a, "split")).permute(0, 1, *[axis + 2 for axis in ints(a, "order")])
     return axes.reshape(n, c, *ints(a, "pixels"))
 
 
 def _channels_first(a: Attrs, x: torch.Tensor) -> torch.Tensor:
-    """Tokens N·G×T×C as the pixels of a map N×C×G×T."""
+    """Return the tokens N·G×T×C as the pixels of a map N×C×G×T."""
     return torch.unflatten(x, 0, (-1, integer(a, "rows"))).permute(0, 3, 1, 2)
 
 

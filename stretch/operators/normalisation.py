@@ -42,7 +42,7 @@ class ChannelNorm(nn.Module):
         self.channels = channels
 
     def extra_repr(self) -> str:
-        """Channels and epsilon."""
+        """Return the channels and epsilon."""
         return f"{self.channels}, eps={self.eps}, affine={self.weight is not None}"
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -72,7 +72,7 @@ def _norm_act(m: Any, shape: Shape) -> list[Step]:
 
 
 def _affine(noun: str, weight: Any, bias: Any) -> Own:
-    """A factor and an offset a channel, or neither."""
+    """Return a factor and an offset a channel, or neither."""
     require_supported(weight is not None or bias is None, f"{noun} normalisation with a bias alone is not supported")
     return {} if weight is None else constants(weight=weight, bias=torch.zeros_like(weight) if bias is None else bias)
 
@@ -145,7 +145,7 @@ def _onnx_group_norm(w: OnnxWriter, op: Op, ins: list[str]) -> None:
 
 
 def _tflite_batch_norm(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-    """A batch-norm that no convolution before it takes up: a factor and an offset a channel."""
+    """Return a batch-norm that no convolution before it takes up: a factor and an offset a channel."""
     weights = {key: value.astype(np.float64) for key, value in source.weights[op.name].items()}
     factor = weights.get("weight", 1.0) / np.sqrt(weights["running_var"] + number(op.attrs, "eps"))
     scaled = b.apply("MUL", f"{op.name}.scaled", [ins[0], factor], quant=b.scale(op))
@@ -153,7 +153,7 @@ def _tflite_batch_norm(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: 
 
 
 def _tflite_layer_norm(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-    """Channels stand last, so their mean and their spread are those of the last axis."""
+    """Return the channels stand last, so their mean and their spread are those of the last axis."""
     name, weights, shape = op.name, source.weights.get(op.name, {}), ins[0].shape
     axes = b.indices(f"{name}.axes", [len(shape) - 1])
     scalar_shape = (*shape[:-1], 1)

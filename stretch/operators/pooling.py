@@ -31,7 +31,7 @@ from stretch.operators.lowerings import ComputedModule, OnnxRule, TfliteRule, co
 
 
 def padded_pool(kind: str, attrs: Attrs) -> ComputedModule:
-    """Pooling whose padding differs between sides, as a band of rows has it: padded before torch's own pooling."""
+    """Return the pooling whose padding differs between sides, as a band of rows has it: padded before torch's own pooling."""
     return ComputedModule(kind, attrs, _padded_max if kind == "max_pool" else _padded_mean)
 
 
@@ -40,7 +40,7 @@ def _padded_max(a: Attrs, x: torch.Tensor) -> torch.Tensor:
 
 
 def _padded_mean(a: Attrs, x: torch.Tensor) -> torch.Tensor:
-    """Sums over counts, as torch computes means."""
+    """Return the sums over counts, as torch computes means."""
     ones = torch.ones((1, 1, *x.shape[2:]), dtype=x.dtype, device=x.device)
     count = _pool_padded(a, F.avg_pool2d, ones, float(bool(a["count_include_pad"])), x.shape, divisor_override=1)
     return _pool_padded(a, F.avg_pool2d, x, 0.0, x.shape, divisor_override=1) / count
@@ -92,7 +92,7 @@ def _mean(
 
 
 def _adaptive(function: str) -> FunctionRule:
-    """Adaptive pooling as plain pooling, where the windows are equal."""
+    """Return the adaptive pooling as plain pooling, where the windows are equal."""
 
     def rule(call: TracedCall, x: Any, output_size: Any, return_indices: bool = False) -> Step:
         require_supported(not return_indices, "pooling that returns indices is not supported")
@@ -163,7 +163,7 @@ def _global_onnx(kind: str) -> OnnxRule:
 
 
 def _max_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-    """Padding never wins; where no element is below 0, zeros do not either, and they are padded faster."""
+    """Return the padding never wins; where no element is below 0, zeros do not either, and they are padded faster."""
     if tuple(ints(op.attrs, "dilation")) != (1, 1):
         raise StretchError(f"operator `{op.name}` (max_pool) is dilated, which TFLite does not have", "keep this model in ONNX")
     sliding = window(op.attrs, source.graph.input_shapes(op)[0], op.shape)
@@ -205,7 +205,7 @@ def _mean_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[V
 
 
 def _mean_within(b: SubgraphBuilder, op: Op, x: Value, added: tuple[int, ...], axes: list[SameWindows] | None) -> Value:
-    """Means over what lies inside the padded image: of all windows, or of some of those of TFLite's rule SAME."""
+    """Return the means over what lies inside the padded image: of all windows, or of some of those of TFLite's rule SAME."""
     rows, columns = axes or [SameWindows(0, 0, 0, size) for size in op.shape[2:]]
     before, after = (added[0] + rows.before, added[1] + columns.before), (added[2] + rows.after, added[3] + columns.after)
     if any((*before, *after)):
@@ -248,7 +248,7 @@ def _count_factor(op: Op, image: Shape, sliding: PaddedWindow) -> Array:
 
 
 def _global_tflite(code: str) -> TfliteRule:
-    """Over all pixels."""
+    """Return the over all pixels."""
 
     def lower(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
         keep = bool(op.attrs["keepdims"])

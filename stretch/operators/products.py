@@ -40,7 +40,7 @@ class PaddedConv2d(nn.Conv2d):
 
 
 def pointwise(out: int, bias: bool) -> dict[str, Attr]:
-    """Attributes of a 1×1 convolution."""
+    """Return the attributes of a 1×1 convolution."""
     return {"out_channels": out, "kernel": (1, 1), "stride": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1), "groups": 1, "bias": bias}
 
 
@@ -58,7 +58,7 @@ def _module(m: nn.Conv2d, shape: Shape) -> list[Step]:
 def convolution(
     call: TracedCall, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
 ) -> Step:
-    """A convolution; `padding` is torch's, or one of four sides: top, left, bottom, right."""
+    """Return a convolution; `padding` is torch's, or one of four sides: top, left, bottom, right."""
     weights = constants(weight=weight, bias=bias)
     out, _, *kernel = (int(n) for n in weights["weight"].shape)
     if padding == "same":
@@ -95,7 +95,7 @@ def _make(ins: list[Shape], a: Attrs) -> nn.Module:
 
 
 def _tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-    """Depthwise where every channel is a group, grouped otherwise."""
+    """Return the depthwise where every channel is a group, grouped otherwise."""
     a = op.attrs
     image = source.graph.input_shapes(op)[0]
     groups, stride, dilation = integer(a, "groups"), ints(a, "stride"), ints(a, "dilation")
@@ -134,7 +134,7 @@ def _linear(call: TracedCall, x: Any, weight: Any, bias: Any = None) -> Step:
 
 
 def _matrix_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-    """The columns of a matrix that reads a flattened image are put into the order NHWC."""
+    """Return the columns of a matrix that reads a flattened image are put into the order NHWC."""
     x = ins[0]
     if len(x.shape) != 2:
         raise StretchError(f"operator `{op.name}` (linear) reads {len(x.shape)} axes, TFLite's is written for 2", "keep this model in ONNX")

@@ -34,7 +34,7 @@ MAX_ATTEMPTS = 4
 
 
 def keep_blocks(planned: PlanResult, losses: Losses) -> tuple[BranchDesign, list[str]]:
-    """A plan's design, whose stretched segments keep the blocks that matter most, in the time that the plan takes or its request allows.
+    """Return a plan's design, whose stretched segments keep the blocks that matter most, in the time that the plan takes or its request allows.
 
     Meeting points, processors and joins stay. Designs for another objective than latency, and those whose branches lack no blocks, stay as they are.
 
@@ -71,7 +71,7 @@ def keep_blocks(planned: PlanResult, losses: Losses) -> tuple[BranchDesign, list
 
 
 def shorten(planned: PlanResult, losses: Losses | None) -> Shortened | None:
-    """The original without its least important blocks on the best single processor, as fast there as the plan is or its request allows.
+    """Return the original without its least important blocks on the best single processor, as fast there as the plan is or its request allows.
 
     Where no losses are known blocks are taken evenly, as plans take them.
 
@@ -117,7 +117,7 @@ _ShortenedOption = tuple[float, float, tuple[Any, ...]]
 
 
 def _shortened_options(segment: Segment, loss: Mapping[int, float] | None, processor: str, costs: Costs) -> list[_ShortenedOption]:
-    """Ways to run a segment on one processor without some of its blocks."""
+    """Return the ways to run a segment on one processor without some of its blocks."""
     if loss is None:
         sets = [tuple(sorted(missing_blocks(segment, depth))) for depth in range(segment.min_depth, segment.depth + 1)]
         # squares take blocks evenly from all segments
@@ -130,7 +130,7 @@ def _shortened_options(segment: Segment, loss: Mapping[int, float] | None, proce
 
 
 def _undominated(options: Iterable[_ShortenedOption]) -> list[_ShortenedOption]:
-    """The sets that no other one beats in time and in loss, the fastest first."""
+    """Return the sets that no other one beats in time and in loss, the fastest first."""
     best: list[_ShortenedOption] = []
     for option in sorted(options):
         if not best or option[1] < best[-1][1]:
@@ -139,12 +139,12 @@ def _undominated(options: Iterable[_ShortenedOption]) -> list[_ShortenedOption]:
 
 
 def worths(segment: Segment, loss: Mapping[int, float]) -> Floats:
-    """The worth of each block: the loss without it, `FULL_SLACK` for a block that cannot be left out."""
+    """Return the worth of each block: the loss without it, `FULL_SLACK` for a block that cannot be left out."""
     return np.array([min(loss.get(n, FULL_SLACK), FULL_SLACK) for n in range(segment.depth)])
 
 
 def kept_worth(planned: PlanResult, design: BranchDesign, losses: Losses) -> float:
-    """The share of the worth of a network's blocks that a design with the plan's segments keeps, as `_BlockSearch` counts it."""
+    """Return the share of the worth of a network's blocks that a design with the plan's segments keeps, as `_BlockSearch` counts it."""
     kept = total = 0.0
     for row, part in zip(planned.run.segments, design.segments, strict=True):
         worth, segment = worths(row.segment, losses(planned.design, row.segment)), row.segment
@@ -196,7 +196,7 @@ class _BlockSearch:
         self._macs = low - others, high - others
 
     def choose(self, slack: float) -> BranchDesign | None:
-        """The design with the best blocks that takes up to `slack` ms longer; None where there is no better one."""
+        """Return the design with the best blocks that takes up to `slack` ms longer; None where there is no better one."""
         candidates, costs = [list(scales) for scales in self._offer.candidates], self._costs
         sizes = [len(scales) for scales in candidates]
         now = [[(cost.width, cost.dropped) for cost in scales].index(at) for scales, at in zip(candidates, self._now, strict=True)]
@@ -234,7 +234,7 @@ class _BlockSearch:
         return float(min(self._loss[blocks].sum() for blocks in missing) / max(self._loss[self._removable].sum(), 1e-30))
 
     def _pair_worth(self, first: tuple[Floats, Floats], second: tuple[Floats, Floats], others: Floats) -> Floats:
-        """The worth of each combination of two branches: of the worthier one, and of the blocks that it lacks where others keep them."""
+        """Return the worth of each combination of two branches: of the worthier one, and of the blocks that it lacks where others keep them."""
 
         def of(main: tuple[Floats, Floats], beside: tuple[Floats, Floats]) -> Floats:
             elsewhere = np.maximum(beside[0] * beside[1], others)
@@ -245,7 +245,7 @@ class _BlockSearch:
 
 
 def block_sets(segment: Segment, loss: Mapping[int, float]) -> list[tuple[int, ...]]:
-    """Sets of blocks to leave out: the least important ones of every run of equal blocks; at most `MAX_SETS` sets."""
+    """Return the sets of blocks to leave out: the least important ones of every run of equal blocks; at most `MAX_SETS` sets."""
     runs: dict[int, list[int]] = {}
     for number in sorted(loss, key=lambda n: (loss[n], -n)):
         runs.setdefault(segment.blocks[number].run, []).append(number)

@@ -72,7 +72,7 @@ _TERM = re.compile(r"(?:(?P<weight>[^*]+)\*)?\s*(?P<name>[a-z_]+)\s*")
 
 
 def read_objective(text: str) -> Objective:
-    """An objective as a person writes it: a word, or weights of latency and energy as ``0.7*latency+0.3*energy``."""
+    """Return an objective as a person writes it: a word, or weights of latency and energy as ``0.7*latency+0.3*energy``."""
     request = text.strip()
     if request == ACCURACY:
         return Objective(request)
@@ -277,7 +277,7 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
         return msgspec.structs.replace(request, processors=processors, precision=precision, min_width=min_width)
 
     def rewrites_on(self, processors: Sequence[str], device: DeviceProfile) -> dict[str, tuple[str, ...]]:
-        """Rewrites by processor: those asked for, else those of the device's profile; unknown ones and processors are refused."""
+        """Return the rewrites by processor: those asked for, else those of the device's profile; unknown ones and processors are refused."""
         result: dict[str, tuple[str, ...]] = {}
         if not self.rewrite or PROFILE in self.rewrite:
             result = {processor: device.processor(processor).profile.rewrites for processor in processors}
@@ -385,7 +385,7 @@ def float_precision(processor: Processor) -> str | None:
 
 
 def default_min_width(processors: int) -> float:
-    """The floor on width ratios where none is asked for."""
+    """Return the floor on width ratios where none is asked for."""
     return 0.5 if processors == 2 else 0.375
 
 

@@ -5,19 +5,19 @@ from typing import Any
 
 
 def format_probability(probability: float) -> str:
-    """A probability in words, never rounded to certainty: ``over 99 %``, ``64 %``, ``under 1 %``."""
+    """Return a probability in words, never rounded to certainty: ``over 99 %``, ``64 %``, ``under 1 %``."""
     if probability > 0.99 or probability < 0.01:
         return "over 99 %" if probability > 0.5 else "under 1 %"
     return f"{100 * probability:.0f} %"
 
 
 def command_line(*words: object) -> str:
-    """A command as a shell reads it: `stretch` and words."""
+    """Return a command as a shell reads it: `stretch` and words."""
     return shlex.join(["stretch", *map(str, words)])
 
 
 def format_value(value: Any) -> str:
-    """A value as ``--set`` reads it: ``0.2``, ``0.97:1.03``, ``cpu,gpu``, ``cpu=int8,gpu=fp16``."""
+    """Return a value as ``--set`` reads it: ``0.2``, ``0.97:1.03``, ``cpu,gpu``, ``cpu=int8,gpu=fp16``."""
     if isinstance(value, dict):
         return ",".join(f"{name}={item}" for name, item in value.items())
     if isinstance(value, tuple):

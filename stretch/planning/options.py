@@ -95,7 +95,7 @@ class Option:
         return self.validate(value)
 
     def validate(self, value: Any) -> Any:
-        """The value, of its kind and within its bounds."""
+        """Return the value, of its kind and within its bounds."""
         try:
             return msgspec.convert(value, self.kind)
         except msgspec.ValidationError as error:
@@ -122,7 +122,7 @@ class Option:
 
 
 def read_setting(text: str) -> tuple[str, Any]:
-    """Key and value of ``key=value``, whose value is TOML; words may stand without quotes."""
+    """Return the key and value of ``key=value``, whose value is TOML; words may stand without quotes."""
     key, equals, word = (part.strip() for part in text.partition("="))
     if not equals or not key:
         raise UsageError(f"--set {text} is not understood", "write it as --set KEY=VALUE")

@@ -41,7 +41,7 @@ def signature(options: SegmentOptions) -> tuple[str, str, str, tuple[str, ...]]:
 def diverse_designs(
     space: DesignSpace, totals: Totals, goal: exact.Measure, best: exact.SearchResult, count: int, factor: float
 ) -> list[exact.SearchResult]:
-    """Designs that differ in the segments that branch, the processors or the kinds of segments, the best one first.
+    """Return the designs that differ in the segments that branch, the processors or the kinds of segments, the best one first.
 
     Each differs from all earlier ones in at least one segment, and of all such designs that are good enough it
     shares as few segments with them as can be. Both searches for it are exact: shared work adds up over segments.
@@ -88,12 +88,12 @@ class Criteria:
     source: AccuracySource | None = None  # Source of the accuracy of a loss; None for bounds on losses that lie evenly.
 
     def value(self, name: str, search_result: exact.SearchResult) -> float:
-        """A design in one thing."""
+        """Return a design in one thing."""
         known = {"macs": search_result.macs, "latency": search_result.ms}
         return float(known[name]) if name in known else self.goals[name].value(self.space, search_result.picks)
 
     def minimize(self, name: str, bounds: Mapping[str, float]) -> tuple[exact.SearchResult | None, DesignSpace]:
-        """The design that has least of one thing within bounds; and a space that has every design with as little."""
+        """Return the design that has least of one thing within bounds; and a space that has every design with as little."""
         totals, within = self.totals, None
         for bounded, most in bounds.items():
             if bounded == "macs":
@@ -107,7 +107,7 @@ class Criteria:
         return search_best(self.space, totals, self.goals[name], within), self.space
 
     def minimize_weighted(self, names: Sequence[str], bounds: Mapping[str, float]) -> exact.SearchResult | None:
-        """The design that has least of one thing, and of several such that of another."""
+        """Return the design that has least of one thing, and of several such that of another."""
         first, space = self.minimize(names[0], bounds)
         if first is None:
             return None
@@ -118,7 +118,7 @@ class Criteria:
         return replace(second, optimal=first.optimal and second.optimal)
 
     def trace(self, names: Sequence[str], count: int) -> list[exact.SearchResult]:
-        """Designs of a front of two things: both ends and between; the first thing is made least."""
+        """Return the designs of a front of two things: both ends and between; the first thing is made least."""
         first, second = names
         best = self.minimize_weighted((first, second), {})
         if best is None:
@@ -131,7 +131,7 @@ class Criteria:
         return [end, *(item for item in between if item is not None), best]
 
     def _end(self, name: str, then: str) -> exact.SearchResult:
-        """The design that has least of one thing; of a loss, the best that computes what the original computes, branched or not."""
+        """Return the design that has least of one thing; of a loss, the best that computes what the original computes, branched or not."""
         if name == "loss":
             result, _ = replace(self, space=without_stretched(self.space), totals=self.totals._replace(n_meet=0)).minimize(then, {})
             if result is not None:
@@ -218,7 +218,7 @@ def front(
     accuracy_source: AccuracySource | None = None,
     losses: Losses | None = None,
 ) -> FrontAnswer:
-    """Designs that differ in two objectives, none of which another beats in both.
+    """Return the designs that differ in two objectives, none of which another beats in both.
 
     Each design has least of the one within a bound on the other, by the exact search; the bounds lie evenly between the ends. A design
     that may lose nothing need not branch: where one processor alone is fastest, that is the end of the front.
@@ -305,7 +305,7 @@ def diverse_front(
     accuracy_source: AccuracySource | None = None,
     losses: Losses | None = None,
 ) -> FrontAnswer:
-    """The best design and others that differ from it: in the segments that branch, the processors, or the kinds of segments.
+    """Return the best design and others that differ from it: in the segments that branch, the processors, or the kinds of segments.
 
     Args:
         losses: As of `front`.

@@ -85,13 +85,13 @@ class PlanningProblem:
         return measure_of(self.config.parsed_objective, self.device, self.config.processors)
 
     def space(self, segments: Sequence[Segment], join: JoinKind, arriving: Sequence[int] | None = None) -> DesignSpace:
-        """The designs of some segments; arguments are those of `DesignSpace.of`."""
+        """Return the designs of some segments; arguments are those of `DesignSpace.of`."""
         config = self.config
         kept = config.keep if STRETCH in config.planned_kinds else [segment.name for segment in segments]
         return DesignSpace.of(segments, config.processors, self.costs, Rules.of(config), join, arriving, kept)
 
     def stage_space(self, *, merged: bool = False) -> DesignSpace:
-        """The designs of its stages, and of runs of them; a join that couples segments is compared with the one that keeps them independent."""
+        """Return the designs of its stages, and of runs of them; a join that couples segments is compared with the one that keeps them independent."""
         space = self.space(self.stages, DEFAULT if self.config.widens else self.config.resolved_join)
         return merge_stages(self.backbone, space) if merged and STRETCH in self.config.planned_kinds else space
 
@@ -162,7 +162,7 @@ def plan(
     accuracy_source: AccuracySource | None = None,
     losses: Losses | None = None,
 ) -> PlanResult:
-    """The fastest design that meets the constraints, and its controls.
+    """Return the fastest design that meets the constraints, and its controls.
 
     Args:
         config: The request; defaults if None.
@@ -218,7 +218,7 @@ def _stretched_blocks(result: PlanResult) -> int:
 
 
 def _choose_blocks(choice: Choice, result: PlanResult, losses: Losses) -> PlanResult:
-    """The plan with the blocks that matter most; itself where they are those that it has, or where other blocks would break a bound on accuracy."""
+    """Return the plan with the blocks that matter most; itself where they are those that it has, or where other blocks would break a bound on accuracy."""
     problem = choice.problem
     design, warnings = keep_blocks(result, losses)
     if not warnings:
@@ -233,7 +233,7 @@ def _choose_blocks(choice: Choice, result: PlanResult, losses: Losses) -> PlanRe
 
 
 def _shorten(problem: PlanningProblem, result: PlanResult, losses: Losses | None) -> Shortened | None:
-    """The shortened network of a plan; with the predicted agreement of both, where the request has a source of it."""
+    """Return the shortened network of a plan; with the predicted agreement of both, where the request has a source of it."""
     shortened, source = shorten(result, losses), problem.accuracy_source
     if shortened is None or result.accuracy is None or not isinstance(source, Sensitivity):
         return shortened
@@ -308,7 +308,7 @@ def _plan_attempts(problem: PlanningProblem, request: PlanConfig) -> tuple[Choic
 
 
 def _choose_or_none(problem: PlanningProblem) -> Choice | None:
-    """The best design of a request; None where it has none."""
+    """Return the best design of a request; None where it has none."""
     try:
         return choose(problem, explain=False)
     except InfeasibleError:
@@ -316,7 +316,7 @@ def _choose_or_none(problem: PlanningProblem) -> Choice | None:
 
 
 def choose_merged(problem: PlanningProblem) -> Choice | None:
-    """The best design of merged stages whatever share transfers take, where that gains over the best single processor; None elsewhere."""
+    """Return the best design of merged stages whatever share transfers take, where that gains over the best single processor; None elsewhere."""
     choice = _choose_or_none(problem.with_options(**MERGED_OPTIONS))
     return choice if choice is not None and gains(choice) else None
 
@@ -335,7 +335,7 @@ def evaluate(
     accuracy_source: AccuracySource | None = None,
     losses: Losses | None = None,
 ) -> PlanResult:
-    """The prediction and controls of a design made elsewhere, such as by hand.
+    """Return the prediction and controls of a design made elsewhere, such as by hand.
 
     Constraints are not enforced: broken ones are in `warnings`.
 
@@ -362,7 +362,7 @@ def predict(
     *,
     trained: bool = True,
 ) -> PlanResult:
-    """The prediction and controls of a design.
+    """Return the prediction and controls of a design.
 
     Args:
         choice: Facts of the search for it; None for a design made elsewhere.
@@ -395,7 +395,7 @@ def predict(
 
 # Warnings about a plan.
 def _operator_warnings(result: PlanResult) -> list[str]:
-    """Operators that torch computes, that have others in their place, that run in parts, and that a processor lacks."""
+    """Return the operators that torch computes, that have others in their place, that run in parts, and that a processor lacks."""
     graph, texts = result.graph, []
     if opaque := Counter(str(op.attrs["variant"]) for op in graph.ops if op.kind == "opaque"):
         listed = ", ".join(f"{count} `{name}`" for name, count in opaque.most_common(MAX_NAMED))
@@ -444,7 +444,7 @@ def _warnings(problem: PlanningProblem, result: PlanResult) -> tuple[str, ...]:
 
 
 def unused_processors(choice: Choice, used: Sequence[str], best_ms: float) -> tuple[UnusedProcessor, ...]:
-    """Every processor of the request that a design leaves out, which takes `best_ms`."""
+    """Return every processor of the request that a design leaves out, which takes `best_ms`."""
     problem = choice.problem
     config, result = problem.config, []
     # Other searches choose from other designs: theirs cannot be compared with the fastest of these.
@@ -485,7 +485,7 @@ def _broken_rule(space: DesignSpace, processor: str) -> str:
 
 
 def choose(problem: PlanningProblem, *, explain: bool = True) -> Choice:
-    """The fastest design within the constraints, or the most accurate one where that is the objective.
+    """Return the fastest design within the constraints, or the most accurate one where that is the objective.
 
     Stages are merged as `stage_attempts` says; then the strategy asked for searches, and bounds on the whole design are kept. Where there
     is no design, several searches look for the tightest rule if it is to be `explain`ed.
@@ -515,7 +515,7 @@ def choose(problem: PlanningProblem, *, explain: bool = True) -> Choice:
 
 
 def search_request(problem: PlanningProblem, *, explain: bool = True) -> list[SearchedSpace]:
-    """All designs of a request, as spaces of which each is searched by itself: its own first, then those that belong to it as well."""
+    """Return all designs of a request, as spaces of which each is searched by itself: its own first, then those that belong to it as well."""
     for name in problem.config.keep:
         if name not in (names := [stage.name for stage in problem.stages]):
             raise UnknownNameError.among("stage to keep", name, names)
@@ -530,7 +530,7 @@ def search_request(problem: PlanningProblem, *, explain: bool = True) -> list[Se
 
 
 def _search_spaces(problem: PlanningProblem, *, loss_known: bool) -> list[SearchedSpace]:
-    """The spaces of a request for all its processors, with the meeting points that designs must have, and the best of them.
+    """Return the spaces of a request for all its processors, with the meeting points that designs must have, and the best of them.
 
     With `loss_known` the losses of merged stages are known, so that these need not be kept for the last.
     """
@@ -563,7 +563,7 @@ def _stage_spaces(problem: PlanningProblem, *, loss_known: bool) -> Iterator[tup
 
 
 def _search_fewer_processors(problem: PlanningProblem) -> list[SearchedSpace]:
-    """The designs on fewer of the processors, where a request for those would merge stages: a processor more must not make a design slower."""
+    """Return the designs on fewer of the processors, where a request for those would merge stages: a processor more must not make a design slower."""
     config = problem.config
     merges = config.merge == "auto" and not config.meet and STRETCH in config.planned_kinds
     if not merges or config.strategy != "exact" or config.widens:
@@ -577,7 +577,7 @@ def _search_fewer_processors(problem: PlanningProblem) -> list[SearchedSpace]:
 
 
 def _search(problem: PlanningProblem, space: DesignSpace, totals: Totals) -> SearchResult | None:
-    """The best design of a space by the strategy asked for."""
+    """Return the best design of a space by the strategy asked for."""
     config, name = problem.config, problem.backbone.name
     if not config.widens and config.strategy != GRID:
         return search_best(space, totals, problem.goal)
@@ -600,7 +600,7 @@ def _search(problem: PlanningProblem, space: DesignSpace, totals: Totals) -> Sea
 
 
 def _infeasible_error(problem: PlanningProblem, space: DesignSpace) -> InfeasibleError:
-    """The error for a request without a design; `space` is the largest one searched."""
+    """Return the error for a request without a design; `space` is the largest one searched."""
     graph, config = problem.backbone, problem.config
     never = config.merge == "never" and STRETCH in config.planned_kinds
     if never and search_exact(problem.stage_space(merged=True), problem.totals) is not None:
@@ -617,7 +617,7 @@ def _infeasible_error(problem: PlanningProblem, space: DesignSpace) -> Infeasibl
 
 
 def _suggest_other_kinds(problem: PlanningProblem, error: InfeasibleError) -> InfeasibleError:
-    """A refusal whose hint names the other kinds of branches, exact or stretched, where those have a design for the same request."""
+    """Return a refusal whose hint names the other kinds of branches, exact or stretched, where those have a design for the same request."""
     config = problem.config
     if config.planned_kinds == (STRETCH,):
         kinds, hint = {"lossless": True, "kinds": ()}, "or split the network as it is with `lossless`"

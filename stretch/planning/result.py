@@ -36,7 +36,7 @@ MAX_CATCH_UP = 1.35
 
 
 def variants(costs: Costs, processors: Sequence[str]) -> list[tuple[str, str]]:
-    """Every core set of the allowed processors at every precision as wide as the narrowest planned: a control must not win by being less accurate."""
+    """Return every core set of the allowed processors at every precision as wide as the narrowest planned: a control must not win by being less accurate."""
     device = costs.predictor.device
     least = min(ITEM_BYTES[costs.precision[p]] for p in processors)
     of_family = [(device.processor(name).family, device.processor(variant)) for name in processors for variant in device.variants]
@@ -45,7 +45,7 @@ def variants(costs: Costs, processors: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def ranked_singles(graph: OpGraph, costs: Costs, processors: Sequence[str]) -> list[Estimate]:
-    """Every way to run a network on one of the allowed processors, the fastest first."""
+    """Return every way to run a network on one of the allowed processors, the fastest first."""
     return sorted((costs.predictor.predict(graph, name, at) for name, at in variants(costs, processors)), key=lambda single: single.ms)
 
 
@@ -61,7 +61,7 @@ class SequentialControl:
 def sequential_same_macs(
     graph: OpGraph, segments: Sequence[Segment], costs: Costs, singles: Sequence[Estimate], rules: Rules, totals: Totals
 ) -> SequentialControl | None:
-    """The fastest sequential model whose segments are rescaled under the same floors; rules on communication do not apply.
+    """Return the fastest sequential model whose segments are rescaled under the same floors; rules on communication do not apply.
 
     Depths fall to the floor, widths range from it to `MAX_WIDTH_RATIO`. Dynamic programming over the width that arrives at each segment.
     """
@@ -118,7 +118,7 @@ def _scale_to_macs(
 
 
 def _widths(segment: Segment, align: int, rules: Rules) -> list[int]:
-    """Up to 25 widths from the floor to `MAX_WIDTH_RATIO`, the original among them."""
+    """Return the up to 25 widths from the floor to `MAX_WIDTH_RATIO`, the original among them."""
     legal = [w for w in legal_widths(segment, align, ceiling=MAX_WIDTH_RATIO) if rules.offers(segment, "width", w)]
     if len(legal) <= 25:
         return legal
@@ -158,7 +158,7 @@ class Shortened(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def operator_split(graph: OpGraph, stages: Sequence[Segment], costs: Costs, processors: Sequence[str]) -> Timeline:
-    """Each kernel-sized part on one processor, or its rows over several, so that all of them together are fastest; no rule binds it.
+    """Return each kernel-sized part on one processor, or its rows over several, so that all of them together are fastest; no rule binds it.
 
     CoDL computes some of every operator on each processor and meets behind it. As a design that is the original in its smallest parts:
     between two tensors where everything meets and no kernel is under way. A residual block without such a tensor within is one part.
@@ -185,12 +185,12 @@ SIDE_ROUNDS = 4
 
 
 def sides_on(graph: OpGraph, processor: str) -> tuple[SideDesign, ...]:
-    """Every side of a network on one processor."""
+    """Return every side of a network on one processor."""
     return tuple(SideDesign(side.name, processor) for side in backbone_of(graph).sides)
 
 
 def place_sides(graph: OpGraph, design: BranchDesign, costs: Costs, processors: Sequence[str]) -> BranchDesign:
-    """A design whose sides run where the predicted makespan is shortest that single moves lead to.
+    """Return a design whose sides run where the predicted makespan is shortest that single moves lead to.
 
     From all of them on each processor one side after the other, the largest first, goes where the run ends first, as long as
     that makes it shorter.
@@ -299,7 +299,7 @@ class PlanResult:
     warnings: tuple[str, ...] = field(default=())  # Warnings for the user.
 
     def __repr__(self) -> str:
-        """The plan in a few lines."""
+        """Return the plan in a few lines."""
         predicted, used = self.predicted, ", ".join(self.design.processors)
         single = f"{predicted.speedup:.2f}x against {self.best_single.processor} alone ({self.best_single.ms:.2f} ms)"
         lines = [
@@ -332,7 +332,7 @@ class PlanResult:
         return self.run.macs / self.graph.macs if self.graph.macs else 1.0
 
     def stages_of(self, segment: Segment) -> list[Segment]:
-        """The stages that lie in a segment; more than one where stages are merged."""
+        """Return the stages that lie in a segment; more than one where stages are merged."""
         position = backbone_of(self.graph).graph.position
         inside = range(position[segment.start], position[segment.end] + 1)
         return [s for s in self.stages if position[s.start] in inside and position[s.end] in inside]
@@ -405,7 +405,7 @@ class PlanResult:
         return compare.certainty(self.recommendation, self.predicted_run, self._controls, single, split)
 
     def at_links(self, factor: float) -> compare.LinkFigure:
-        """The design and the best single processor if every transfer took `factor` times its time in the profile."""
+        """Return the design and the best single processor if every transfer took `factor` times its time in the profile."""
         return compare.at_links(self.predicted_run, self._controls[f"single:{self.best_single.processor}"], lambda _: factor)
 
     @cached_property
@@ -499,11 +499,11 @@ class PlanResult:
         return self._over_original(self.run.repeated_macs)
 
     def _over_original(self, macs: int) -> float:
-        """Multiply-accumulates over the original's; 0 where the original has none."""
+        """Return the multiply-accumulates over the original's; 0 where the original has none."""
         return macs / (self.graph.macs or 1)
 
     def to_json(self) -> dict[str, Any]:
-        """The planner's keys of `stretch branch --json`."""
+        """Return the planner's keys of `stretch branch --json`."""
         return to_builtins(
             {
                 "model": self.graph.name,

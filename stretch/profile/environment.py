@@ -30,7 +30,7 @@ OTHERS = (
 
 
 def version(distribution: str) -> str | None:
-    """Installed version of a distribution, or None."""
+    """Return the installed version of a distribution, or None."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -38,12 +38,12 @@ def version(distribution: str) -> str | None:
 
 
 def folder(package: str) -> Path:
-    """Where a package is imported from."""
+    """Return where a package is imported from."""
     return Path(import_module(package).__file__ or "").resolve().parent
 
 
 def other_owner(package: str) -> str | None:
-    """A distribution other than ours that says it installs a package of this name."""
+    """Return a distribution other than ours that says it installs a package of this name."""
     owners = metadata.packages_distributions().get(package, [])
     return next((owner for owner in owners if owner != "nn-stretch"), None)
 

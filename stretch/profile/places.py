@@ -99,7 +99,7 @@ def find_processors(processors: Sequence[str] = ()) -> list[ProfiledProcessor]:
 
 
 def _delegates_of(kind: str) -> dict[str, type[Delegate]]:
-    """Delegates that drive a kind of processor and report the times of its kernels."""
+    """Return the delegates that drive a kind of processor and report the times of its kernels."""
     return {name: delegate for name, delegate in drivers(kind) if delegate.fuses}
 
 
@@ -197,7 +197,7 @@ def write_network(graph: OpGraph, path: Path, precision: str = "fp32") -> Path:
 
 
 def answer_board(question: str) -> bytes:
-    """Contents of the file that a board requests in `write_network`."""
+    """Return the contents of the file that a board requests in `write_network`."""
     precision, brace, rest = question.partition("{")
     graph = OpGraph.from_json(brace + rest)
     if weight_bytes(graph) > _MAX_BYTES:
@@ -207,7 +207,7 @@ def answer_board(question: str) -> bytes:
 
 
 def make_weights(graph: OpGraph) -> dict[str, dict[str, Array]]:
-    """Weights that preserve the scale of activations (He et al. 2015), as denormals and infinities would change the times."""
+    """Return the weights that preserve the scale of activations (He et al. 2015), as denormals and infinities would change the times."""
     weights: dict[str, dict[str, Array]] = {}
     for op in graph.ops:
         shapes = graph.op_weights(op)
@@ -230,6 +230,6 @@ def _pool() -> Array:
 
 
 def weight_bytes(graph: OpGraph) -> int:
-    """Size of a graph's weights in its file, in bytes."""
+    """Return the size of a graph's weights in its file, in bytes."""
     shapes: list[Mapping[str, Shape]] = [graph.op_weights(op) for op in graph.ops]
     return sum(4 * prod(shape) for tensors in shapes for shape in tensors.values())

@@ -95,7 +95,7 @@ def one_thread() -> AbstractContextManager[object]:
 
 
 def disagreement(committee: Committee, costs: Sequence[KernelCost], grain: Grain) -> float:
-    """Disagreement of the committee on a network: standard deviation of the logarithm of its time.
+    """Return the disagreement of the committee on a network: standard deviation of the logarithm of its time.
 
     A kernel that a fit has no group for counts as much as all others together.
     """
@@ -124,7 +124,7 @@ class Chooser:
         self.rate = 0.0
 
     def _scale(self) -> int:
-        """Factor on the sides of the next network's images, above 1 in every third round of the styles if that takes no longer than `_LARGE_MS`."""
+        """Return the factor on the sides of the next network's images, above 1 in every third round of the styles if that takes no longer than `_LARGE_MS`."""
         largest = min(_MAX_SCALE, int((_LARGE_MS * self.rate / MAX_MACS) ** 0.5))
         turn, usual = divmod(self._drawn // len(STYLES), 3)
         return 1 if usual != 1 or largest < 2 else 2 + turn % (largest - 1)
@@ -149,7 +149,7 @@ class Chooser:
 
 
 def family_of(name: str) -> str:
-    """Cross-validation group of a network; every group has networks of all styles, as users' networks have styles that were measured."""
+    """Return the cross-validation group of a network; every group has networks of all styles, as users' networks have styles that were measured."""
     style, _, number = name.rpartition("-")
     return f"draws {(STYLES.index(style) + int(number)) % GROUPS}"
 
@@ -262,7 +262,7 @@ class Collector:
         return (row.processor, row.core_set) == (self.place.family, self.place.core_set)
 
     def _fit_committee(self) -> Committee | None:
-        """The committee, fitted again once there is much more data."""
+        """Return the committee, fitted again once there is much more data."""
         count = len(self._measured_names())
         if count >= max(FIRST, self._appointed * GROWTH):
             rows = [TimedKernel(row.network, row.cost, row.ms) for row in self.table.kernels if self._is_own(row)]
@@ -332,7 +332,7 @@ class Collector:
         self._result.measured += 1
 
     def _kernels(self, graph: OpGraph, file: Path, time: SteadyTime, launched: Sequence[Kernel]) -> list[float | None]:
-        """Times of kernels; None if every run of the profiler was disturbed.
+        """Return the times of kernels; None if every run of the profiler was disturbed.
 
         The times of kernels that the delegate added, such as layout changes, and the profiler's overhead are distributed:
         the sum is the network's time. A processor with a queue of its own takes longer for a network by the hand-over, which is
@@ -407,7 +407,7 @@ def _handovers(host: ProfiledProcessor, place: ProfiledProcessor, folder: Path, 
 
 
 def handover_network(channels: int, rows: int, out: int) -> OpGraph:
-    """A network with almost no computation."""
+    """Return a network with almost no computation."""
     drawing = RandomNetwork(np.random.default_rng(0), "relu")
     x = drawing.act(drawing.add("input", shape=(1, channels, rows, rows)))
     if out == 1:
@@ -416,13 +416,13 @@ def handover_network(channels: int, rows: int, out: int) -> OpGraph:
 
 
 def sizes(graph: OpGraph) -> tuple[int, int]:
-    """Bytes of a network's input and output."""
+    """Return the bytes of a network's input and output."""
     read, written = (4 * int(np.prod(shape)) for shape in (graph.input.shape, graph.by_name[graph.output].shape))
     return read, written
 
 
 def _reads(host: ProfiledProcessor, place: ProfiledProcessor, folder: Path, end: float) -> TransferTimes | None:
-    """Exchanges with an idle queue and behind a kernel, and the host's wake-up; None of a delegate that has no queue."""
+    """Return the exchanges with an idle queue and behind a kernel, and the host's wake-up; None of a delegate that has no queue."""
     delegate = place.create()
     try:
         invocations, graph = [], handover_network(*READ_SHAPE)
@@ -463,13 +463,13 @@ def _resume_ms(host: ProfiledProcessor, wait: Callable[[], object], folder: Path
 
 
 def _kernels_ms(delegate: Delegate, place: ProfiledProcessor, graph: OpGraph, file: Path) -> float:
-    """Times of a network's kernels, and of those that the delegate added."""
+    """Return the times of a network's kernels, and of those that the delegate added."""
     operators, added = time_operators(delegate, file, place.caller, [op.name for op in graph.ops])
     return sum(operators.values()) + added
 
 
 def _after_work(runs: Mapping[str, Callable[[], float]], busy: Sequence[Callable[[], object]], end: float) -> dict[str, float]:
-    """Median times of hand-overs in turns, each after work on both processors, which evicts caches and lets threads sleep."""
+    """Return the median times of hand-overs in turns, each after work on both processors, which evicts caches and lets threads sleep."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(_HANDINGS):
         if number >= MIN_ROUNDS and monotonic() > end:
@@ -491,7 +491,7 @@ class HandoverTimer:
         self._thread.start()
 
     def time_handover(self, work: Callable[[], None]) -> Callable[[], float]:
-        """A function that runs work on the thread, waits for it, and returns the overhead in ms."""
+        """Return a function that runs work on the thread, waits for it, and returns the overhead in ms."""
 
         def timed() -> None:
             start, error = perf_counter_ns(), None
@@ -520,7 +520,7 @@ class HandoverTimer:
 
 
 def compute_bound_network(layers: int = 2) -> OpGraph:
-    """A network that products limit."""
+    """Return a network that products limit."""
     drawing = RandomNetwork(np.random.default_rng(0), "relu")
     x = drawing.add("input", shape=(1, _COMPUTING[0], _COMPUTING[1], _COMPUTING[1]))
     for _ in range(layers):
@@ -529,7 +529,7 @@ def compute_bound_network(layers: int = 2) -> OpGraph:
 
 
 def memory_bound_network(layers: int = 4) -> OpGraph:
-    """A network that memory limits."""
+    """Return a network that memory limits."""
     drawing = RandomNetwork(np.random.default_rng(0), "relu")
     x = drawing.add("input", shape=(1, _MOVING[0], _MOVING[1], _MOVING[1]))
     first = drawing.act(x)
@@ -543,7 +543,7 @@ _LONG_MS, _MOST_LAYERS = 4.0, 64
 
 
 def _long_network(delegate: Delegate, place: ProfiledProcessor, network: Callable[[int], OpGraph], folder: Path) -> Compiled:
-    """A network of as many layers as its processor computes in `_LONG_MS`."""
+    """Return a network of as many layers as its processor computes in `_LONG_MS`."""
     layers = 2
     while True:
         graph = network(layers)
@@ -559,7 +559,7 @@ def _long_network(delegate: Delegate, place: ProfiledProcessor, network: Callabl
 def _run_in_parallel(
     host: ProfiledProcessor, other: ProfiledProcessor, network: Callable[[int], OpGraph], folder: Path, end: float
 ) -> tuple[float, float]:
-    """Slowdown factors of the host and the other processor; `network` makes a network with a number of layers."""
+    """Return the slowdown factors of the host and the other processor; `network` makes a network with a number of layers."""
     # a thread that feeds a queue has a core of its own when a bundle runs, where there is one
     free = tuple(core for core in other.caller if core not in host.cores) or other.caller
     runs, delegates = [], []
@@ -588,7 +588,7 @@ class ProfileResult:
 
 
 def open_table(name: str, out: Path, places: Sequence[ProfiledProcessor], resume: bool) -> MeasurementTable:
-    """The folder of measurements of a profile."""
+    """Return the folder of measurements of a profile."""
     check_target(name, out)
     runtimes = "; ".join(sorted({f"{place.family}: {place.runtime}" for place in places}))
     notes = f"{machine()}; {runtimes}; medians of runs in turns, kernels by the delegates' profilers, in networks with made-up weights"
@@ -687,12 +687,12 @@ def write_profile(
 
 
 def held_out(fit: Fit | Prior) -> HeldOut | LeftOut:
-    """How well networks were predicted that it was not made from."""
+    """Return how well networks were predicted that it was not made from."""
     return fit.held_out if isinstance(fit, Fit) else fit.left_out
 
 
 def _fit(draft: DeviceProfile, table: MeasurementTable) -> list[Fit]:
-    """Fits of processors that report times of kernels, or have a formula for whole networks; none where nothing does."""
+    """Return the fits of processors that report times of kernels, or have a formula for whole networks; none where nothing does."""
     try:
         return [judged.fit for judged in fit_device(table, draft)]
     except TooFewMeasurementsError:
@@ -704,7 +704,7 @@ _CALIBRATING = 48
 
 
 def _calibrate(draft: DeviceProfile, places: Sequence[MeasuredProcessor], table: MeasurementTable) -> list[Prior]:
-    """Priors of places by the times of whole networks."""
+    """Return the priors of places by the times of whole networks."""
     # SciPy takes half a second, which the command line's help does not wait for
     from predictors.fitting.priors import NetworkTime, calibrate
 

@@ -46,11 +46,11 @@ class RandomNetwork:
         return self.ops[-1].name
 
     def channels(self, name: str) -> int:
-        """Channels of a result."""
+        """Return the channels of a result."""
         return self.shapes[name][1]
 
     def size(self, name: str) -> int:
-        """Rows of a result."""
+        """Return the rows of a result."""
         return self.shapes[name][2]
 
     def add(self, kind: str, *inputs: str, **attrs: Attr) -> str:
@@ -77,7 +77,7 @@ class RandomNetwork:
         return self.add(kind, x, **_SETTINGS.get(kind, {}))
 
     def norm(self, x: str) -> str:
-        """Batch normalisation."""
+        """Return the batch normalisation."""
         return self.add("batch_norm", x, **_NORM)
 
     def unit(self, x: str, out: int, kernel: int = 1, stride: int = 1, groups: int = 1, act: bool = True) -> str:
@@ -98,7 +98,7 @@ class RandomNetwork:
         return self.add("mul", x, gate)
 
     def pool(self, x: str, kind: str = "max_pool", kernel: int = 3, stride: int = 2) -> str:
-        """A pooling window."""
+        """Return a pooling window."""
         edge = kernel // 2 if kernel % 2 else 0
         settings: dict[str, Attr] = {"dilation": (1, 1)} if kind == "max_pool" else {"count_include_pad": True}
         return self.add(kind, x, kernel=(kernel, kernel), stride=(stride, stride), padding=(edge,) * 4, ceil_mode=False, **settings)
@@ -110,7 +110,7 @@ class RandomNetwork:
         return max(low, round(value / step) * step)
 
     def chance(self, share: float) -> bool:
-        """True with this probability."""
+        """Return the true with this probability."""
         return bool(self.rng.random() < share)
 
     def finish(self, name: str) -> OpGraph:

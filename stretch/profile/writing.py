@@ -33,7 +33,7 @@ class MeasurementTable(Measurements):
 
     @classmethod
     def open(cls, folder: Path, source: Source, resume: bool) -> "MeasurementTable":
-        """An empty table, or that of an earlier run."""
+        """Return an empty table, or that of an earlier run."""
         if not folder.exists():
             return cls(source, {}, {}, [], [], folder)
         if not resume:
@@ -141,14 +141,14 @@ class Crossing:
 
 
 def valid_id(name: str) -> bool:
-    """Whether a name is valid for a profile."""
+    """Return whether a name is valid for a profile."""
     return bool(_ID.fullmatch(name)) and name.strip(".") != ""
 
 
 def make_profile(
     name: str, machine: str, places: Sequence[MeasuredProcessor], measured: Measurements, crossings: Mapping[str, Crossing]
 ) -> dict[str, Any]:
-    """The tables of a profile's TOML file."""
+    """Return the tables of a profile's TOML file."""
     sources = {
         "measured": "measured by `stretch profile`: kernels inside random networks; the fits in the folder of this file have the times",
         "fastest": f"the fastest kernel of the same measurements reaches {BEST:g} of it",
@@ -232,7 +232,7 @@ _TOGETHER = 0.1
 
 
 def _contention(family: str, crossings: Mapping[str, Crossing]) -> dict[str, Any]:
-    """Slowing of a processor by each other one that it was measured with."""
+    """Return the slowing of a processor by each other one that it was measured with."""
     place, others = (0, crossings) if family == HOST else (1, {HOST: crossings[family]})
     result = {}
     for other, crossing in others.items():
@@ -261,13 +261,13 @@ def _products(row: KernelLatency) -> int:
 
 
 def _peak_gops(rows: Sequence[KernelLatency]) -> float:
-    """Peak with two operations per multiply-accumulate; the 99.9th percentile excludes single wrong times."""
+    """Return the peak with two operations per multiply-accumulate; the 99.9th percentile excludes single wrong times."""
     rates = [2 * _products(row) / row.ms / 1e6 for row in rows if row.kind in MULTIPLIES and row.ms > 0.05]
     return float(np.percentile(rates, 99.9)) / BEST if rates else 0.0
 
 
 def _network_gops(place: MeasuredProcessor, measured: Measurements, precision: str) -> float:
-    """Speed of the fastest whole network, where no kernel was timed; 0 where none was."""
+    """Return the speed of the fastest whole network, where no kernel was timed; 0 where none was."""
     rates = [
         2 * measured.graphs[row.network].macs / row.ms / 1e6
         for row in measured.latencies
@@ -282,7 +282,7 @@ def _efficiency(kind: str, rows: Sequence[KernelLatency], peak: float) -> dict[s
 
 
 def _rates(rows: Sequence[KernelLatency]) -> tuple[float, float]:
-    """Bandwidths of caches and memory from the fastest memory-bound kernels, 10⁹ bytes per second."""
+    """Return the bandwidths of caches and memory from the fastest memory-bound kernels, 10⁹ bytes per second."""
     movers = [row for row in rows if row.kind in ("elementwise", "copy", "reduce") and row.ms > 0.01]
     moved = [(4 * (row.reads + row.writes), 4 * (row.reads + row.writes) / row.ms / 1e6) for row in movers]
     small = [rate for size, rate in moved if size < _FAR]
@@ -292,7 +292,7 @@ def _rates(rows: Sequence[KernelLatency]) -> tuple[float, float]:
 
 
 def _feeder(family: str, crossing: Crossing | None) -> dict[str, Any]:
-    """Share of the CPU that the thread needs which feeds a processor with a queue; less than a thousandth counts as nothing."""
+    """Return the share of the CPU that the thread needs which feeds a processor with a queue; less than a thousandth counts as nothing."""
     reads = crossing.reads if crossing else None
     return {"feeder": _figure(reads.feeding, f"{family}_feeder")} if reads and reads.feeding >= 1e-3 else {}
 
@@ -330,7 +330,7 @@ class MeasurementTarget:
     runtime: str  # Runtime and version; empty for the tool's own.
 
     def row(self, network: str, tool: str, precision: str, ms: float) -> Latency:
-        """A time of a network."""
+        """Return a time of a network."""
         if not valid_id(self.device):
             raise UsageError(f"`{self.device}` cannot be the name of a device", "use letters, digits, `_`, `.` and `-`")
         match = _PROCESSOR.fullmatch(self.processor)
@@ -377,14 +377,14 @@ def _place(row: Latency) -> tuple[str, ...]:
 
 
 def external_source(device: str) -> Source:
-    """Source of imported measurements of a device, which are all in one folder."""
+    """Return the source of imported measurements of a device, which are all in one folder."""
     return Source(
         f"networks on {device}, timed by the tools of their runtimes", "", "", "CC0-1.0", "times as the tools of their runtimes report them"
     )
 
 
 def family_of(model: str) -> str:
-    """Family of a network, the letters at the beginning of its name: ``resnet`` of ``resnet18``."""
+    """Return the family of a network, the letters at the beginning of its name: ``resnet`` of ``resnet18``."""
     match = re.match(r"[a-z]+", model.rpartition(":")[2])
     return match[0] if match else model
 

@@ -60,27 +60,27 @@ SOURCES: "dict[Origin, str]" = {
 
 
 def ms(value: float) -> str:
-    """A time with three digits and its unit."""
+    """Return a time with three digits and its unit."""
     return f"{value:.3g} ms" if value < 1000 else f"{value:.0f} ms"
 
 
 def share(value: float) -> str:
-    """A share in percent."""
+    """Return a share in percent."""
     return f"{100 * value:.0f} %"
 
 
 def ratio(value: float, low: float | None = None, high: float | None = None) -> str:
-    """A speed-up over the branched time, above 1 is faster, with its 90 % interval."""
+    """Return a speed-up over the branched time, above 1 is faster, with its 90 % interval."""
     return f"{value:.2f}x" + (f" ({ratio_range(low, high)})" if low is not None and high is not None else "")
 
 
 def ratio_range(low: float, high: float) -> str:
-    """The interval of a ratio; few rounds leave its upper end open."""
+    """Return the interval of a ratio; few rounds leave its upper end open."""
     return f"{low:.2f}-{high:.2f}" if high < 100 else f"{low:.2f} or more"
 
 
 def plan_brief(plan: "PlanResult", built: "Branched | None", following: Sequence[str]) -> Brief:
-    """The answer of `stretch branch`.
+    """Return the answer of `stretch branch`.
 
     Args:
         built: Its network; None for a plan alone.
@@ -128,19 +128,19 @@ def plan_brief(plan: "PlanResult", built: "Branched | None", following: Sequence
 
 
 def kept_text(kept: "Kept") -> str:
-    """How much the shortened network keeps of the original, and branches."""
+    """Return how much the shortened network keeps of the original, and branches."""
     images = f" on {kept.images} images" if kept.basis in ("measured", "error") else ""
     return f"{KEPT[kept.basis]} {share(kept.shortened)}, of branches {share(kept.branched)}{images}"
 
 
 def shortened_text(shortened: "Shortened") -> str:
-    """The network without some blocks that is as fast on one processor, and the facts of its accuracy."""
+    """Return the network without some blocks that is as fast on one processor, and the facts of its accuracy."""
     kept = "loss unknown without images" if shortened.kept is None else kept_text(shortened.kept)
     return f"{shortened.summary}; {kept}"
 
 
 def _agreement(agreement: "Agreement | None") -> Brief:
-    """How often the branched network answers as the original does, in fp32 and as its files round it."""
+    """Return how often the branched network answers as the original does, in fp32 and as its files round it."""
     if agreement is None:
         return []
     if agreement.value is None:
@@ -181,7 +181,7 @@ def _confidence(plan: "PlanResult") -> str:
 
 
 def advice_brief(advice: "Advice") -> Brief:
-    """The answer of `stretch advise`."""
+    """Return the answer of `stretch advise`."""
     good = [answer.device for answer in advice.answers if answer.recommended in ("exact", "stretched")]
     count = len(advice.answers)
     these = "this device" if count == 1 else f"any of these {count} devices"
@@ -220,7 +220,7 @@ def _branches(branches: "BranchesAdvice | None") -> str:
 
 
 def prediction_brief(prediction: "Prediction", following: str) -> Brief:
-    """The answer of `stretch predict`."""
+    """Return the answer of `stretch predict`."""
     from stretch.stages.predict import by_latency
 
     # of each processor its best core set; the others are details
@@ -243,7 +243,7 @@ def prediction_brief(prediction: "Prediction", following: str) -> Brief:
 
 
 def run_brief(answer: RunAnswer, following: str) -> Brief:
-    """The answer of `stretch run`."""
+    """Return the answer of `stretch run`."""
     stood = [name for name, place in answer.processors.items() if place.stand_in]
     if answer.check is None or answer.max_error is None:
         first = "Results are not checked: a delegate computes nothing."
@@ -273,7 +273,7 @@ def run_brief(answer: RunAnswer, following: str) -> Brief:
 
 
 def timed_network(answer: RunAnswer) -> str:
-    """The network that was timed: branches, or the one that is recommended instead."""
+    """Return the network that was timed: branches, or the one that is recommended instead."""
     # a network that is recommended instead of branches is one subgraph of its name
     name = next(iter(answer.subgraphs_alone_ms), BRANCHED)
     alone = len(answer.subgraphs_alone_ms) == 1 and name in BASELINES
@@ -281,7 +281,7 @@ def timed_network(answer: RunAnswer) -> str:
 
 
 def timed_variant(name: str, ran: str) -> str:
-    """A network that was timed in addition, and where it ran.
+    """Return a network that was timed in addition, and where it ran.
 
     Args:
         name: Its name in JSON.
@@ -300,7 +300,7 @@ def _planned_text(answer: RunAnswer) -> str:
 
 
 def _ratio_text(answer: RunAnswer) -> str:
-    """Who is faster here, as far as the 95 % interval of the ratio says it."""
+    """Return the who is faster here, as far as the 95 % interval of the ratio says it."""
     place = "On this machine" if answer.on is None else f"On {answer.on.host}"
     best = answer.best_sequential
     comparison = next((row for row in answer.comparisons if best is not None and row.name == best.name), None)
@@ -318,7 +318,7 @@ def _ratio_text(answer: RunAnswer) -> str:
 
 
 def simulation_brief(answer: SimulateAnswer, source: str, following: str) -> Brief:
-    """The answer of `stretch simulate`; `source` says where times come from."""
+    """Return the answer of `stretch simulate`; `source` says where times come from."""
     place = f" on {answer.device}" if answer.device else ""
     loads = "".join(f", {share(load.share)} of the {load.processor} busy" for load in answer.busy_with_others)
     busy = ", ".join(f"{name} {share(occupation.share)}" for name, occupation in answer.busy.items())
@@ -333,7 +333,7 @@ def simulation_brief(answer: SimulateAnswer, source: str, following: str) -> Bri
 
 
 def front_brief(answer: "FrontAnswer") -> Brief:
-    """The answer of `stretch search`."""
+    """Return the answer of `stretch search`."""
     fastest = min(answer.designs, key=lambda row: row.predicted_ms)
     rows = []
     for row in answer.designs[:MOST_ROWS]:
@@ -359,7 +359,7 @@ def front_brief(answer: "FrontAnswer") -> Brief:
 
 
 def explanation_brief(explanation: "Explanation") -> Brief:
-    """The answer of `stretch explain` for a bundle: where each processor's work runs, and its cost."""
+    """Return the answer of `stretch explain` for a bundle: where each processor's work runs, and its cost."""
     rows = []
     for name, place in explanation.processors.items():
         own = [sub for sub in explanation.subgraphs if sub.processor == name]

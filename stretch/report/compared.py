@@ -63,7 +63,7 @@ class CompareAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def bundle_row(name: str, bundle: Bundle) -> ComparedRow:
-    """A bundle by what its manifest states."""
+    """Return a bundle by what its manifest states."""
     manifest = bundle.manifest
     return ComparedRow(
         name=name,
@@ -82,17 +82,17 @@ def bundle_row(name: str, bundle: Bundle) -> ComparedRow:
 
 
 def plan_row(name: str, plan: PlanResult) -> ComparedRow:
-    """A plan."""
+    """Return a plan."""
     return msgspec.convert(_plan(name, plan.to_json()), ComparedRow)
 
 
 def refused_row(name: str, model: str, device: str, reason: str) -> ComparedRow:
-    """A model without a design."""
+    """Return a model without a design."""
     return ComparedRow(name=name, kind="refused", model=model, device=device, reason=reason)
 
 
 def rows_of_file(path: Path) -> Sequence[ComparedRow]:
-    """The rows of a file with what `stretch branch`, `search` or `run` printed with `--json`."""
+    """Return the rows of a file with what `stretch branch`, `search` or `run` printed with `--json`."""
     try:
         if path.stat().st_size > _LARGEST:
             raise StretchError(f"{path} is too large for a result: more than {_LARGEST >> 20} MiB", _HINT)
@@ -110,7 +110,7 @@ def rows_of_file(path: Path) -> Sequence[ComparedRow]:
 
 
 def _rows(name: str, data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Rows of an answer as data that was not checked; none if it is of no verb that is known."""
+    """Yield the rows of an answer as data that was not checked; none if it is of no verb that is known."""
     if {"designs", "pareto"} <= data.keys():
         for design in data["designs"][:_MAX_ROWS]:
             yield {
@@ -145,7 +145,7 @@ def _rows(name: str, data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _plan(name: str, data: Mapping[str, Any]) -> dict[str, Any]:
-    """A plan as data that was not checked."""
+    """Return a plan as data that was not checked."""
     agreement = (data.get("agreement") or {}).get("value")
     names = {"name": name, "kind": "plan", "processors": _processors(data["segments"]), "agreement": agreement}
     return {**_is_same(data), **_planned_figures(data["predicted"]), **names}
@@ -181,7 +181,7 @@ def warnings_of(rows: Sequence[ComparedRow]) -> list[str]:
 
 
 def _planned_figures(predicted: Mapping[str, Any]) -> dict[str, Any]:
-    """The planner's figures that rows have, of any bundle whose manifest was checked; figures that it lacks are None."""
+    """Return the planner's figures that rows have, of any bundle whose manifest was checked; figures that it lacks are None."""
     ms, sequential = _number(predicted, "makespan_ms"), _number(predicted, "sequential_same_macs_ms")
     single = _number(predicted, "best_single_ms")
     probability = predicted.get("probability_faster")

@@ -22,7 +22,7 @@ HEADINGS = (
 
 
 def cells(row: ComparedRow) -> tuple[str, ...]:
-    """Cells of a row; unknown values are dashes."""
+    """Return the cells of a row; unknown values are dashes."""
     return (
         row.name,
         _format_or_dash(row.ms, ".2f"),
@@ -40,7 +40,7 @@ def cells(row: ComparedRow) -> tuple[str, ...]:
 
 
 def comparison_page(answer: CompareAnswer) -> Page:
-    """The report of a comparison."""
+    """Return the report of a comparison."""
     timed = [row for row in answer.rows if row.ms is not None]
     facts = []
     if speedups := [(row.speedup, row.name) for row in timed if row.speedup is not None]:
@@ -62,7 +62,7 @@ def comparison_page(answer: CompareAnswer) -> Page:
 
 
 def _times(title: str, rows: Sequence[ChartInterval]) -> list[Section]:
-    """The times of the compared networks, the shortest one highlighted."""
+    """Return the times of the compared networks, the shortest one highlighted."""
     if not rows:
         return []
     least = min(rows, key=lambda row: row.value)
@@ -84,7 +84,7 @@ def _format_or_dash(value: float | None, form: str) -> str:
 
 
 def advice_page(advice: Advice) -> Page:
-    """The page of an answer for many devices."""
+    """Return the page of an answer for many devices."""
     branched = [answer for answer in advice.answers if answer.recommended in ("exact", "stretched")]
     facts = [Fact("multiply-accumulates", f"{advice.macs / 1e6:,.0f} M", f"{advice.params / 1e6:.2f} M parameters")]
     rows = [

@@ -20,7 +20,7 @@ _POINTS = 2000
 
 
 def trace_bars(trace: Trace) -> list[Bar]:
-    """The spans of an inference."""
+    """Return the spans of an inference."""
     return [
         Bar(span.processor, (span.start_ns - trace.start_ns) / 1e6, span.ms, _KINDS[span.kind], span.name.partition("/")[0])
         for span in sorted(trace.spans, key=lambda span: span.start_ns)
@@ -29,7 +29,7 @@ def trace_bars(trace: Trace) -> list[Bar]:
 
 
 def _inference(name: str, title: str, trace: Trace, end_ns: int | None = None) -> Chart:
-    """The timeline of an inference, up to its end or a later one."""
+    """Return the timeline of an inference, up to its end or a later one."""
     busy = ", ".join(f"{processor} computes for {ms:.2f} ms" for processor, ms in trace.busy_ms().items())
     total = trace.makespan_ms if end_ns is None else (end_ns - trace.start_ns) / 1e6
     bars = [bar for bar in trace_bars(trace) if bar.start_ms < total]
@@ -37,7 +37,7 @@ def _inference(name: str, title: str, trace: Trace, end_ns: int | None = None) -
 
 
 def run_page(answer: RunAnswer, traces: Sequence[Trace], predicted: Trace | None) -> Page:
-    """The report of a run.
+    """Return the report of a run.
 
     Args:
         predicted: The run on the device as the plan expects it; None where the bundle or the profile does not say.
@@ -85,7 +85,7 @@ def run_page(answer: RunAnswer, traces: Sequence[Trace], predicted: Trace | None
 
 
 def _next(answer: RunAnswer) -> str:
-    """The command that follows a run: the device itself where this machine lacks a processor, else a timeline."""
+    """Return the command that follows a run: the device itself where this machine lacks a processor, else a timeline."""
     if answer.on is None and any(place.stand_in for place in answer.processors.values()):
         return command_line("run", answer.bundle, "--on", "user@host") + "    on a Linux board; --adb on a phone"
     board_options = [] if answer.on is None else ["--on", answer.on.host]
@@ -131,7 +131,7 @@ def _ratios(answer: RunAnswer) -> Grid:
 
 
 def simulation_page(answer: SimulateAnswer, latencies_ms: Sequence[float], first: Trace) -> Page:
-    """The report of a simulation."""
+    """Return the report of a simulation."""
     end = max([first.end_ns, *(span.end_ns for span in first.spans if span.kind != "load")])
     place = f" on {answer.device}" if answer.device else ""
     busy = Grid(
@@ -164,7 +164,7 @@ def simulation_page(answer: SimulateAnswer, latencies_ms: Sequence[float], first
 
 
 def times_of(answer: SimulateAnswer) -> str:
-    """Where the times are from, as the end of a sentence."""
+    """Return where the times are from, as the end of a sentence."""
     if not answer.bundle.is_dir():
         return f"times are the table's, links and contention those of {answer.device}" if answer.device else "times are the table's"
     return f"the profile of {answer.device} is {'fitted' if answer.calibrated else 'not fitted'} to measurements"
@@ -195,7 +195,7 @@ def _latencies(answer: SimulateAnswer, latencies_ms: Sequence[float]) -> list[Ch
 
 
 def _decisions(answer: SimulateAnswer) -> list[Grid]:
-    """The plans to choose among, and when which was chosen."""
+    """Return the plans to choose among, and when which was chosen."""
     plans = [(plan.bundle, f"{plan.makespan_ms:.2f}", str(plan.inferences)) for plan in answer.plans]
     rows = [(f"{d.inference}", f"{d.at_ms:.1f}", d.kind, d.after, d.reason) for d in answer.decisions]
     titles = ("after inference", "at, ms", "what", "then runs", "why")
@@ -225,7 +225,7 @@ def _heat(answer: SimulateAnswer) -> str:
 
 
 def explanation_page(explanation: Explanation) -> Page:
-    """The report of a bundle."""
+    """Return the report of a bundle."""
     places = []
     for name, place in explanation.processors.items():
         cores = f" on core {'+'.join(map(str, place.cores))}, {place.dispatch}" if place.cores else ""

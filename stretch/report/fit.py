@@ -15,7 +15,7 @@ BAR_WIDTH, _LEAST_BAR = 72, 20
 
 
 def table(*titles: str, rows: Iterable[Sequence[str]]) -> Table:
-    """A table without lines whose cells wrap.
+    """Return a table without lines whose cells wrap.
 
     Args:
         titles: Of the columns; those of columns of numbers, which are aligned at their right, begin with ``>``.
@@ -103,7 +103,7 @@ class GridTable:
         self._grid = grid
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The table as wide as it is, with its widest column of text folded between words, or as paragraphs."""
+        """Yield the table as wide as it is, with its widest column of text folded between words, or as paragraphs."""
         grid = self._grid
         cells = list(zip(grid.columns, *grid.rows, strict=True))
         widths = [max(map(cell_len, column_cells)) for column_cells in cells]
@@ -133,7 +133,7 @@ class TextTimeline:
         self._chart = chart
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """A line for each row, and what the marks mean."""
+        """Yield a line for each row, and what the marks mean."""
         for group, bars in self._chart.groups.items():
             label = max(len(bar.row) for bar in bars)
             width = max(_LEAST_BAR, min(BAR_WIDTH, options.max_width - label - 3))
@@ -143,7 +143,7 @@ class TextTimeline:
 
 
 def text_bars(bars: Sequence[Bar], total_ms: float, width: int = BAR_WIDTH) -> list[str]:
-    """One line of text per row: when it computes (#), moves data (~), is taken by others (o) or waits (.)."""
+    """Return one line of text per row: when it computes (#), moves data (~), is taken by others (o) or waits (.)."""
     rows = {name: ["."] * width for name in dict.fromkeys(bar.row for bar in bars)}
     label = max(map(len, rows))
     marks = [" "] * width

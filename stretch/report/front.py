@@ -26,7 +26,7 @@ AXES = {
 
 
 def value_of(row: FrontDesign, name: str) -> float:
-    """A design's value in an objective, in display units."""
+    """Return a design's value in an objective, in display units."""
     accuracy = row.accuracy
     values = {"latency": row.predicted_ms, "macs": row.macs_ratio, "energy": row.energy_mj}
     if accuracy is not None:
@@ -37,7 +37,7 @@ def value_of(row: FrontDesign, name: str) -> float:
 
 
 def front_page(answer: FrontAnswer) -> Page:
-    """The report of a search."""
+    """Return the report of a search."""
     sections = []
     if len(answer.pareto) > 1:
         first, last = answer.designs[0], answer.designs[-1]

@@ -40,7 +40,7 @@ def exact_words(rounding: Sequence[str]) -> str:
 
 
 def _exact(plan: PlanResult, built: Branched | None) -> str:
-    """The output of an exact design, and the reference that it was compared with."""
+    """Return the output of an exact design, and the reference that it was compared with."""
     return f"what the original computes, {exact_words(plan.rounding)}" + (f"; {UNJUDGED_TEXT}" if built and built.unjudged else "")
 
 
@@ -114,7 +114,7 @@ def _network(plan: PlanResult) -> Section:
 
 
 def plan_bars(plan: PlanResult) -> list[Bar]:
-    """The predicted run as bars."""
+    """Return the predicted run as bars."""
     bars = []
 
     def add(name: str, start: float, part: BranchTime) -> None:
@@ -181,12 +181,12 @@ def _segments(plan: PlanResult) -> list[Grid]:
 
 
 def _first_and_count(names: Sequence[str]) -> str:
-    """The first of some tensors, and how many there are besides."""
+    """Return the first of some tensors, and how many there are besides."""
     return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
 def _join(join: str, branch: BranchScale) -> str:
-    """How a branch meets the others, and which rows, paths or channels it computes, as in ``rows 0:28``."""
+    """Return how a branch meets the others, and which rows, paths or channels it computes, as in ``rows 0:28``."""
     for word, part in shares_of(branch).items():
         if word != "ends":
             return f"{join} {part[0]}:{part[1]}"
@@ -242,7 +242,7 @@ def figures(plan: PlanResult, built: Branched | None = None) -> list[tuple[str, 
 
 
 def _split_wins(plan: PlanResult) -> bool:
-    """Whether the original with its operators split is predicted to be faster than the design."""
+    """Return whether the original with its operators split is predicted to be faster than the design."""
     return plan.predicted.makespan_ms > 1.005 * plan.predicted.operator_split_ms
 
 
@@ -256,14 +256,14 @@ def _break_even_text(predicted: Predicted) -> str | None:
 
 
 def _computes(plan: PlanResult, built: Branched | None) -> str:
-    """Whether the output is the original's, and what that costs twice."""
+    """Return whether the output is the original's, and what that costs twice."""
     twice = f", {plan.repeated:.1%} of its MACs twice" if plan.repeated else ""
     twice += f", halos {plan.run.halo_ms:.2f} ms of its branches together" if plan.run.halo_macs else ""
     return f"{_exact(plan, built) if plan.exact else 'a network that differs from the original and needs training'}{twice}"
 
 
 def _energy(predicted: Predicted) -> str:
-    """Energy of the branches and of their baselines, and the counted states of processors."""
+    """Return the energy of the branches and of their baselines, and the counted states of processors."""
     single, same = predicted.best_single_energy_mj, predicted.sequential_same_macs_energy_mj
     counted = {part.state for part in predicted.energy if part.mj is not None}
     states = {"busy": "compute", "waiting": "wait", "idle": "have no work"}
@@ -284,7 +284,7 @@ def _links(predicted: Predicted) -> str:
 
 
 def _ends(numbers: str) -> tuple[str, str]:
-    """How numbers are called that are smaller, and larger, than stated."""
+    """Return how numbers are called that are smaller, and larger, than stated."""
     return ("at the lower ends", "at the upper ends") if numbers == CONTENTION else ("halved", "doubled")
 
 
@@ -307,7 +307,7 @@ def _accuracy(accuracy: PredictedAccuracy) -> str:
 
 
 def _objective_text(objective: ObjectiveAnswer) -> str:
-    """Objective of the design, and its value."""
+    """Return the objective of the design, and its value."""
     if objective.value is None:
         return objective.requested
     value = f"{objective.value:.3g}" if objective.unit else f"{objective.value:.4g}"
@@ -347,7 +347,7 @@ def baselines_section(plan: PlanResult) -> Section:
 
 
 def certainty_section(plan: PlanResult) -> Section:
-    """Section on the uncertainty of the recommendation."""
+    """Return the section on the uncertainty of the recommendation."""
     predicted = plan.predicted
     words = [
         f"The result depends most on {predicted.measure_next}; measure those next."
@@ -385,7 +385,7 @@ def certainty_section(plan: PlanResult) -> Section:
 
 
 def accuracy_section(plan: PlanResult, built: Branched | None) -> Section:
-    """Section on the accuracy, measured or not."""
+    """Return the section on the accuracy, measured or not."""
     agreement = built.agreement if built is not None else None
     if plan.exact:
         words = [f"Every segment computes {_exact(plan, built)}; nothing has to be trained."]
@@ -400,12 +400,12 @@ def accuracy_section(plan: PlanResult, built: Branched | None) -> Section:
 
 
 def join_words(words: Sequence[str]) -> str:
-    """Words joined with commas and `and`."""
+    """Return the words joined with commas and `and`."""
     return ", ".join(words[:-1]) + f" and {words[-1]}" if len(words) > 1 else "".join(words)
 
 
 def agreement_lines(agreement: Agreement) -> Iterator[str]:
-    """Agreement of a network with its original: in fp32, with the files of its bundle, and by segment, one line each."""
+    """Yield the agreement of a network with its original: in fp32, with the files of its bundle, and by segment, one line each."""
     if agreement.value is None:
         if agreement.classes:
             several = f"{agreement.classes} classes" if agreement.classes > 1 else "one class"

@@ -30,7 +30,7 @@ def prediction_page(
     list_kernels: bool = True,
     following: str = "",
 ) -> Page:
-    """The page of a prediction; a terminal lists kernels if it is to, and ends with the command that follows."""
+    """Return the page of a prediction; a terminal lists kernels if it is to, and ends with the command that follows."""
     rows_by_time = by_latency(prediction.processors)
     name = rows_by_time[0][0]
     rows = [(processor, row.precision, *_times(row), str(row.kernel_count), _origin(row)) for processor, row in rows_by_time]
@@ -54,7 +54,7 @@ def prediction_page(
 
 
 def predictions_page(table: PredictionTable) -> Page:
-    """The report of many networks on many devices."""
+    """Return the report of many networks on many devices."""
     rows = [
         (row.model, row.device, row.processor, row.precision, f"{row.macs / 1e6:.1f}", *_times(row), ORIGINS[row.origin])
         for row in table.items
@@ -70,12 +70,12 @@ def predictions_page(table: PredictionTable) -> Page:
 
 
 def _times(row: PredictedLatency | PredictedRow) -> Iterator[str]:
-    """The predicted time and the ends of its interval."""
+    """Yield the predicted time and the ends of its interval."""
     return (f"{ms:.2f}" for ms in (row.latency_ms, row.low_ms, row.high_ms))
 
 
 def _origin(row: PredictedLatency) -> str:
-    """Source of its time, and that plans leave it out by default."""
+    """Return the source of its time, and that plans leave it out by default."""
     return ORIGINS[row.origin] + ("; plans use it only where --processors names it" if row.optional else "")
 
 
@@ -84,7 +84,7 @@ def _range(row: PredictedLatency) -> str:
 
 
 def _single_processors(chart: str, ranked: Sequence[tuple[str, PredictedLatency]]) -> Chart:
-    """The original on each processor, the fastest first."""
+    """Return the original on each processor, the fastest first."""
     rows = [
         ChartInterval(f"{name}, {row.precision}", row.latency_ms, row.low_ms, row.high_ms, strong=i == 0)
         for i, (name, row) in enumerate(ranked)
@@ -105,7 +105,7 @@ def _kernels(name: str, row: PredictedLatency) -> Grid:
 
 
 def refusal_page(model: str, device: str, error: InfeasibleError, alone: Mapping[str, PredictedLatency]) -> Page:
-    """The page of a refusal."""
+    """Return the page of a refusal."""
     sections = []
     if error.rules:
         rows = [
@@ -154,7 +154,7 @@ def write_figure(figure: "Figure", out: Path) -> None:
 
 
 def roofline_figure(name: str, estimate: Estimate, device: DeviceProfile, processor: str) -> tuple[str, "Figure"]:
-    """Caption and figure of the roofline plot.
+    """Return the caption and figure of the roofline plot.
 
     The roof is the peak of the profile and the bandwidth of its memory; the area of a
     dot is the kernel's share of the time.
@@ -189,7 +189,7 @@ def roofline_figure(name: str, estimate: Estimate, device: DeviceProfile, proces
 
 
 def kernel_points(estimate: Estimate) -> Sequence[tuple[str, float, float, float]]:
-    """Kind, operations per byte, 10⁹ operations a second and share of the time of each kernel that multiplies."""
+    """Return the kind, operations per byte, 10⁹ operations a second and share of the time of each kernel that multiplies."""
     item, points = ITEM_BYTES[estimate.precision], []
     for kernel in estimate.kernels:
         cost, operations, ms = kernel.kernel.cost, 2 * kernel.kernel.macs, kernel.time.ms

@@ -99,7 +99,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str]  # Warnings for the user.
 
     def __repr__(self) -> str:
-        """Advice for each device, in one line per device."""
+        """Return the advice for each device, in one line per device."""
         lines = [f"{answer.device}: {answer.advice}, {_ms(answer):.2f} ms" for answer in self.answers]
         return "\n".join([f"{self.model}: {self.macs / 1e6:.1f} M multiply-accumulates, the fastest device as advised first", *lines])
 
@@ -113,7 +113,7 @@ def advise(
     words: Sequence[str] = (),
     progress: Progress = silent,
 ) -> Advice:
-    """Advise on a network for each of some devices.
+    """Return the advise on a network for each of some devices.
 
     Exact branches are not searched for where `min_divided_ms` shows that they cannot gain `MIN_GAIN`; every other recommendation
     is that of a plan (`stretch.planning.cost.compare.recommend_among`).
@@ -157,7 +157,7 @@ def check_precision(devices: Sequence[DeviceProfile], precision: str | None) -> 
 
 
 def precisions_at(device: DeviceProfile, precision: str | None) -> dict[str, Precision]:
-    """The precision of each processor that has one to offer.
+    """Return the precision of each processor that has one to offer.
 
     Args:
         precision: Each processor has it, or where it lacks it the next wider one; the usual one of each if None.
@@ -213,7 +213,7 @@ class _PlannedKind:
 def _on_device(
     model: Sequence[str], graph: OpGraph, device: DeviceProfile, precision: Mapping[str, str], like: PlanningProblem | None
 ) -> tuple[DeviceAdvice, PlanningProblem | None]:
-    """Advice for one device, with the processors that have a precision, and the request of the last plan."""
+    """Return the advice for one device, with the processors that have a precision, and the request of the last plan."""
     names, usual = tuple(precision), precisions_at(device, None)
     request = PlanConfig(processors=() if len(names) == len(usual) else names, precision=dict(precision))
     if len(names) > 1:
@@ -256,7 +256,7 @@ def _on_device(
 
 
 def _optional_processor(graph: OpGraph, device: DeviceProfile, predictor: LatencyPredictor) -> SingleAdvice | None:
-    """The fastest processor that plans use only where it is named; None where there is none."""
+    """Return the fastest processor that plans use only where it is named; None where there is none."""
     estimates = [predictor.predict(graph, name) for name in device.processors if name not in device.default_processors]
     fastest = min(estimates, key=lambda estimate: estimate.ms, default=None)
     if fastest is None:
@@ -266,7 +266,7 @@ def _optional_processor(graph: OpGraph, device: DeviceProfile, predictor: Latenc
 
 
 def _plan_kind(planning_problem: PlanningProblem, *, trained: bool) -> _PlannedKind:
-    """The best branches of a request, or why there are none; `trained` says whether they are to be trained."""
+    """Return the best branches of a request, or why there are none; `trained` says whether they are to be trained."""
     try:
         choice = choose(planning_problem, explain=False)
     except InfeasibleError as error:
@@ -279,7 +279,7 @@ def _plan_kind(planning_problem: PlanningProblem, *, trained: bool) -> _PlannedK
 
 
 def _recommend(exact: _PlannedKind, stretched: _PlannedKind, single: Estimate) -> tuple[str, str]:
-    """Recommendation, and its reason in a sentence."""
+    """Return the recommendation, and its reason in a sentence."""
     if exact.result and stretched.result and exact.is_worth_branching and stretched.is_worth_branching:
         # other weights are worth it where they beat the exact branches as they must beat every control
         runs = stretched.result.predicted_run, exact.result.predicted_run
@@ -299,7 +299,7 @@ def _recommend(exact: _PlannedKind, stretched: _PlannedKind, single: Estimate) -
 
 
 def _without_branches(exact: _PlannedKind, stretched: _PlannedKind, single: Estimate) -> tuple[str, str]:
-    """Recommendation where no branches are recommended, and its reason in a sentence."""
+    """Return the recommendation where no branches are recommended, and its reason in a sentence."""
     kinds = {EXACT: exact, STRETCHED: stretched}
     if kind := _open_question(exact, stretched):
         result = kinds[kind].result
@@ -345,7 +345,7 @@ def _rounding(planned: _PlannedKind) -> str:
 
 
 def _advice(recommended: str, exact: _PlannedKind, stretched: _PlannedKind, single: Estimate) -> str:
-    """The advice, in a few words."""
+    """Return the advice, in a few words."""
     for kind, planned, words in ((EXACT, exact, "split exactly over"), (STRETCHED, stretched, "stretch and train over")):
         if recommended == kind and planned.result:
             return f"{words} {' and '.join(planned.result.design.processors)}"
@@ -356,7 +356,7 @@ def _advice(recommended: str, exact: _PlannedKind, stretched: _PlannedKind, sing
 def _command(
     model: Sequence[str], device: DeviceProfile, kind: str | None, request: PlanConfig, single: Estimate, more: Mapping[str, Any]
 ) -> str:
-    """Command that plans branches of a kind, or predicts one processor."""
+    """Return the command that plans branches of a kind, or predicts one processor."""
     where = (*model, "--device", device.cli_name)
     if kind not in (EXACT, STRETCHED):
         return command_line("predict", *where, "--processor", single.processor, "--precision", single.precision)
@@ -377,7 +377,7 @@ MAX_RATIOS = 48
 
 
 def min_divided_ms(graph: OpGraph, costs: Costs) -> float:
-    """A lower bound, ms, on the makespan of every design that divides a network exactly over several processors; infinite for one.
+    """Return a lower bound, ms, on the makespan of every design that divides a network exactly over several processors; infinite for one.
 
     Each group of operators that no kernel spans may be shared by the processors at will, in any order, with no halo, no join and no
     contention. Of what crosses only the fixed time of each link there and back counts, and the constant of an inference on the host. It
@@ -398,7 +398,7 @@ def min_divided_ms(graph: OpGraph, costs: Costs) -> float:
 
 
 def _min_divided_ms(times: NDArray[np.float64], exchange: NDArray[np.float64]) -> float:
-    """The bound for processors that all take part."""
+    """Return the bound for processors that all take part."""
     busy = times[:, (times > 0).all(axis=0)]  # a group that costs one of them nothing bounds nothing
     if not busy.size:
         return float(exchange.max())

@@ -79,7 +79,7 @@ def full_shape(shape: InputShapes) -> InputShapes:
 
 
 def copy_module(module: nn.Module, shape: InputShapes | Inputs) -> nn.Module:
-    """A copy to work with, on the CPU, in float32, in evaluation mode and without hooks."""
+    """Return a copy to work with, on the CPU, in float32, in evaluation mode and without hooks."""
     name = type(module).__name__
     _check_weights(module, name)
     # weight norm and pruning leave computed tensors on a module, which torch does not deep-copy
@@ -98,7 +98,7 @@ def copy_module(module: nn.Module, shape: InputShapes | Inputs) -> nn.Module:
 
 
 def other_weight_types(module: nn.Module) -> str | None:
-    """The type of a module's weights where it is not float32, such as ``float16``."""
+    """Return the type of a module's weights where it is not float32, such as ``float16``."""
     kinds = {str(p.dtype).removeprefix("torch.") for p in module.parameters() if p.is_floating_point() and p.dtype != torch.float32}
     return ", ".join(sorted(kinds)) or None
 
@@ -143,6 +143,6 @@ def _check_layers(model: BranchedModel, graph: OpGraph) -> None:
 
 
 def _layers(model: BranchedModel) -> dict[str, str]:
-    """The class of every module and the shape of every weight."""
+    """Return the class of every module and the shape of every weight."""
     layers = {name: type(part).__name__ for name, part in model.named_modules()}
     return layers | {key: "×".join(map(str, tensor.shape)) or "a number" for key, tensor in model.state_dict().items()}

@@ -168,11 +168,11 @@ class Branched:
         return folder
 
     def agrees(self, least: float) -> bool:
-        """Whether it was measured to see the original's class in such a share of the images."""
+        """Return whether it was measured to see the original's class in such a share of the images."""
         return self.agreement is not None and self.agreement.value is not None and self.agreement.value >= least
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `stretch branch --json` prints."""
+        """Return the object that `stretch branch --json` prints."""
         return self.plan.to_json() | to_builtins(
             {
                 "warnings": [*self.warnings, *self.plan.warnings],
@@ -191,7 +191,7 @@ class Branched:
         )
 
     def _control(self) -> "BranchedModel | None":
-        """The sequential control to export; built now if that was left out."""
+        """Return the sequential control to export; built now if that was left out."""
         from stretch.stages.arguments import materialize, preserve_random_state
         from stretch.stages.build import build_control
 
@@ -203,7 +203,7 @@ class Branched:
         return None if self.sequential is None else materialize(self.sequential, self.original.graph)
 
     def _weights(self, trained: bool) -> tuple[str, str]:
-        """Source and detail of the weights for the bundle."""
+        """Return the source and detail of the weights for the bundle."""
         if not trained:
             return self.weights_source, self.weights_detail
         began = f"{self.weights_source} weights" + (f" ({self.weights_detail})" if self.weights_detail else "")

@@ -45,14 +45,14 @@ HELD_BACK_EVERY = 4
 
 
 def build_control(captured: Captured, planned: PlanResult) -> BranchedModel | None:
-    """The sequential control of the same multiply-accumulates; None where the plan has none."""
+    """Return the sequential control of the same multiply-accumulates; None where the plan has none."""
     return None if planned.sequential is None else build(captured, planned.sequential.design)
 
 
 def fit_shortened(
     captured: Captured, shortened: Shortened, images: Images, branched: Agreement | None
 ) -> tuple[BranchedModel, Kept | None]:
-    """The shortened network of a plan, calibrated on the images, and how much it and the branches keep on the images held back.
+    """Return the shortened network of a plan, calibrated on the images, and how much it and the branches keep on the images held back.
 
     Args:
         branched: Agreement of the calibrated branches; None where it was not measured.
@@ -113,7 +113,7 @@ def divide_images(
 
 
 def compare_with_original(model: BranchedModel, captured: Captured, images: Sequence[torch.Tensor]) -> tuple[Agreement | None, list[str]]:
-    """Agreement of a branched network with its original on held-back images, and warnings about it.
+    """Return the agreement of a branched network with its original on held-back images, and warnings about it.
 
     Args:
         images: Batches, (n, channels, height, width); none where there were too few.
@@ -248,7 +248,7 @@ class Int8Rounding:
         self.network: RoundedModel | None = None
 
     def __call__(self, model: BranchedModel, images: Sequence[torch.Tensor]) -> RoundedModel:
-        """The rounded form, with the ranges that tensors take on batches of images now."""
+        """Return the rounded form, with the ranges that tensors take on batches of images now."""
         self.network = RoundedModel(model, self._precision, torch.cat(list(images))[:CALIBRATION_IMAGES].split(BATCH))
         return self.network
 
@@ -268,5 +268,5 @@ def int8_rounding(
 
 
 def _is_worse(after: Agreement, before: Agreement) -> bool:
-    """Whether a network sees the original's class less often, or as often with outputs that are further off; outputs alone where they are no classes."""
+    """Return whether a network sees the original's class less often, or as often with outputs that are further off; outputs alone where they are no classes."""
     return (after.value or 0.0, -after.error) < (before.value or 0.0, -before.error)

@@ -73,7 +73,7 @@ def explain_here(bundle: Bundle, mapping: Mapping[str, str], progress: Progress)
 
 
 def explain_on(bundle: Bundle, profile: DeviceProfile, progress: Progress) -> Explanation:
-    """Kernels that a device's backends launch, with predicted times."""
+    """Return the kernels that a device's backends launch, with predicted times."""
     predictor = LatencyPredictor(profile)
     origins: list[tuple[str, Origin]] = []
     ops: list[PlacedOperator] = []
@@ -94,7 +94,7 @@ def explain_on(bundle: Bundle, profile: DeviceProfile, progress: Progress) -> Ex
 def _merge_processor(
     before: PlacedProcessor | None, processor: Processor, entry: SubgraphEntry, device: str, precision: str
 ) -> PlacedProcessor:
-    """A processor of the device with one more subgraph, which adds its reason if that is another."""
+    """Return a processor of the device with one more subgraph, which adds its reason if that is another."""
     backend = processor.profile.backend
     reason = f"{backend} runs it on the {entry.processor} of {device} in {precision}{_precision_note(entry, precision)}"
     if before is None:
@@ -105,7 +105,7 @@ def _merge_processor(
 
 
 def _precision_note(entry: SubgraphEntry, precision: str) -> str:
-    """Warnings where a prediction is of another design than the planned one, or of another network than the file."""
+    """Return the warnings where a prediction is of another design than the planned one, or of another network than the file."""
     if precision != entry.precision:
         return f", because it does not run {entry.precision}, the precision of the file: write it in {precision} with `stretch export`"
     if precision != entry.planned_precision:
@@ -114,7 +114,7 @@ def _precision_note(entry: SubgraphEntry, precision: str) -> str:
 
 
 def _predicted_operators(graph: OpGraph, estimate: Estimate, entry: SubgraphEntry, backend: str) -> Iterator[PlacedOperator]:
-    """The operators of a subgraph, each with its kernel's time or the reason why it has none of its own."""
+    """Yield the operators of a subgraph, each with its kernel's time or the reason why it has none of its own."""
     main_of = {op: kernel.name for kernel, _ in estimate.kernels for op in kernel.ops}
     # an operator that runs in parts has several kernels
     ms_of: dict[str, list[float]] = {}
@@ -136,7 +136,7 @@ def _predicted_operators(graph: OpGraph, estimate: Estimate, entry: SubgraphEntr
 def _placed_operators(
     entry: SubgraphEntry, name: str, op: str, delegate: str, reason: str, ms: float | None = None, source: str | None = None
 ) -> PlacedOperator:
-    """An operator of a subgraph, with a source where it has a time."""
+    """Return an operator of a subgraph, with a source where it has a time."""
     where = {"subgraph": entry.name, "processor": entry.processor, "delegate": delegate, "reason": reason}
     return PlacedOperator(name=name, op=op, **where, ms=ms, source=None if ms is None else source)
 
@@ -144,7 +144,7 @@ def _placed_operators(
 def _explanation(
     bundle: Bundle, device: str, processors: dict[str, PlacedProcessor], ops: list[PlacedOperator], warnings: Sequence[str] = ()
 ) -> Explanation:
-    """The whole, with the meeting points after the operators."""
+    """Return the whole, with the meeting points after the operators."""
     manifest = bundle.manifest
     meetings = [
         PlacedOperator(

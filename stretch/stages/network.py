@@ -76,7 +76,7 @@ def read_network(
 
 
 def _requested_shape(model: object, shape: InputShapes | None) -> InputShapes | None:
-    """The shapes that are asked for; None of a file, which has been loaded with them and has names of its own for its inputs."""
+    """Return the shapes that are asked for; None of a file, which has been loaded with them and has names of its own for its inputs."""
     return None if isinstance(model, str) and is_file(model) else shape
 
 

@@ -63,7 +63,7 @@ def check_own_file(loaded: LoadedModel) -> tuple[list[str], tuple[Path, SourceFi
 
 
 def _inputs(network: OwnNetwork, inputs: Inputs) -> Iterator[dict[str, Any]]:
-    """Inputs by the forward's arguments, of the kinds that the file reads."""
+    """Yield the inputs by the forward's arguments, of the kinds that the file reads."""
     rng = np.random.default_rng(0)
     for number, scale in enumerate(_SCALES):
         shapes = dict(zip((end.tensor for end in network.own.inputs), inputs.shapes.values(), strict=True))
@@ -72,7 +72,7 @@ def _inputs(network: OwnNetwork, inputs: Inputs) -> Iterator[dict[str, Any]]:
 
 
 def _numbers(rng: np.random.Generator, end: SourceTensor, shape: tuple[int, ...], scale: float) -> Any:
-    """Numbers of one input: any reals, whole numbers of its type, or reals that its bytes can represent."""
+    """Return the numbers of one input: any reals, whole numbers of its type, or reals that its bytes can represent."""
     if not end.dtype.startswith(("int", "uint")):
         return (rng.standard_normal(shape) * scale).astype(np.float32)
     limits = np.iinfo(end.dtype)
@@ -83,7 +83,7 @@ def _numbers(rng: np.random.Generator, end: SourceTensor, shape: tuple[int, ...]
 
 @torch.inference_mode()
 def _difference(network: OwnNetwork, loaded: LoadedModel, inputs: Inputs, x: Arrays, want: Arrays) -> tuple[float, str]:
-    """The largest difference of an output, and the name of that output in the file."""
+    """Return the largest difference of an output, and the name of that output in the file."""
     got = dict(walk_leaves(inputs.call(loaded.module, [torch.from_numpy(np.array(array)) for array in x.values()])))
     return max(
         (_relative_difference(got[end.tensor].numpy(), want[end.tensor], network.own.precision), end.name) for end in network.own.outputs
@@ -91,7 +91,7 @@ def _difference(network: OwnNetwork, loaded: LoadedModel, inputs: Inputs, x: Arr
 
 
 def _relative_difference(got: Any, want: Any, precision: str) -> float:
-    """How far one tensor is from another; infinitely where one has numbers and the other has none."""
+    """Return how far one tensor is from another; infinitely where one has numbers and the other has none."""
     if got.shape != want.shape:
         return float("inf")
     got, want = np.asarray(got, np.float32), np.asarray(want, np.float32)
@@ -103,7 +103,7 @@ def _relative_difference(got: Any, want: Any, precision: str) -> float:
 
 @torch.inference_mode()
 def _noise(loaded: LoadedModel, inputs: Inputs, x: Arrays) -> float:
-    """How much of an output of the network is rounding in fp32."""
+    """Return how much of an output of the network is rounding in fp32."""
     return max(
         own_errors(
             lambda module, reads: list(dict(walk_leaves(inputs.call(module, [read.clone() for read in reads]))).values()),
@@ -144,7 +144,7 @@ class _Recorder(fx.Interpreter):
 
 @torch.inference_mode()
 def _first_difference(network: OwnNetwork, loaded: LoadedModel, x: Arrays) -> str:
-    """The first operator of the file whose result is another than the network's; empty where that is unknown."""
+    """Return the first operator of the file whose result is another than the network's; empty where that is unknown."""
     if not network.operators:
         return ""
     assert isinstance(loaded.module, fx.GraphModule)

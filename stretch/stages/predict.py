@@ -67,7 +67,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def by_latency(processors: Mapping[str, PredictedLatency]) -> list[tuple[str, PredictedLatency]]:
-    """Processors with their times, the fastest first; those that plans use only where they are named come last."""
+    """Return the processors with their times, the fastest first; those that plans use only where they are named come last."""
     return sorted(processors.items(), key=lambda item: (item[1].optional, item[1].latency_ms))
 
 

@@ -60,13 +60,13 @@ def load_bundle_model(bundle: Bundle) -> tuple[Captured, BranchedModel]:
 
 
 def restore(graph: OpGraph, weights: Weights, design: BranchDesign | None = None) -> Captured:
-    """A network of its operators and weights alone, with a module that is built of them in the segments of a design."""
+    """Return a network of its operators and weights alone, with a module that is built of them in the segments of a design."""
     bare = Captured(graph, weights, nn.Identity())
     return Captured(graph, weights, build(bare, undivided_design(bare, design)))
 
 
 def _open_file(path: Path) -> OnnxFile:
-    """A file with its external weights, which the bundle's check has found to be inside of the bundle."""
+    """Return a file with its external weights, which the bundle's check has found to be inside of the bundle."""
     return OnnxFile(path, onnx.load(str(path)))
 
 
@@ -75,7 +75,7 @@ def _tensors(file: OnnxFile) -> Weights:
 
 
 def _design(bundle: Bundle, graph: OpGraph, passed_on: Mapping[str, str]) -> BranchDesign:
-    """The bundle's design with the names that tensors have in its files, where operators that compute nothing are left out."""
+    """Return the bundle's design with the names that tensors have in its files, where operators that compute nothing are left out."""
     try:
         design = msgspec.convert(bundle.manifest.design, BranchDesign)
     except (msgspec.ValidationError, RecursionError) as error:
@@ -100,7 +100,7 @@ def _design(bundle: Bundle, graph: OpGraph, passed_on: Mapping[str, str]) -> Bra
 
 
 def _largest_number(stated: object) -> int:
-    """The largest whole number in nested data; 0 if there is none."""
+    """Return the largest whole number in nested data; 0 if there is none."""
     if isinstance(stated, Mapping | list | tuple):
         return max((_largest_number(element) for element in (stated.values() if isinstance(stated, Mapping) else stated)), default=0)
     return abs(stated) if isinstance(stated, int) else 0

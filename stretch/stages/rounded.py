@@ -113,7 +113,7 @@ class RoundedModel(nn.Module):
 
 
 def _rounded_branches(model: BranchedModel, precision: Mapping[str, str]) -> dict[str, "_RoundedBranch"]:
-    """The branches by subgraph; refuses those that are rounded otherwise than here."""
+    """Return the branches by subgraph; refuses those that are rounded otherwise than here."""
     branches = {name: _RoundedBranch(branch, precision[processor], _prefix(name)) for name, branch, processor in _branches(model)}
     joins = {part.name: part.join for part in model.design.segments if not part.whole}
     for name, rounded_branch in branches.items():
@@ -183,7 +183,7 @@ class _RoundedBranch:
         return values[self.branch.results[0]]
 
     def _run_operator(self, name: str, inputs: list[torch.Tensor], scale: torch.Tensor | None, rounded: Rounding) -> torch.Tensor:
-        """Output of an operator; `scale` is that of its first input."""
+        """Return the output of an operator; `scale` is that of its first input."""
         module = self.branch.get_submodule(name)
         if isinstance(module, nn.SiLU):
             # two nodes of the file, both of which round
@@ -208,20 +208,20 @@ class _RoundedBranch:
 
 
 def _half(value: torch.Tensor) -> torch.Tensor:
-    """The nearest number of half precision; its gradient is that of `value`."""
+    """Return the nearest number of half precision; its gradient is that of `value`."""
     clamped = value.clamp(-MAX_FP16, MAX_FP16)
     return clamped + (clamped.detach().half().float() - clamped.detach())
 
 
 def _to_half(tensor: str, value: torch.Tensor) -> tuple[torch.Tensor, None]:
-    """Any tensor in half precision, which has no scale."""
+    """Return the any tensor in half precision, which has no scale."""
     return _half(value), None
 
 
 def _per_channel(
     weight: torch.Tensor, bias: torch.Tensor | None, arriving: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """A layer's weights and bias in int8 and int32; their gradients are those of `weight` and `bias`.
+    """Return a layer's weights and bias in int8 and int32; their gradients are those of `weight` and `bias`.
 
     Weights become the nearest of 255 numbers around zero, whose distance follows the largest of each output channel; biases
     whole multiples of that distance times the scale of what arrives, so that they can be added to integers.
@@ -236,21 +236,21 @@ def _per_channel(
 
 
 def _branches(model: BranchedModel) -> Iterator[tuple[str, Branch, str]]:
-    """Subgraph, module and processor of every branch."""
+    """Yield the subgraph, module and processor of every branch."""
     for part in model.design.segments:
         for name, scale in zip(part.names, part.branches, strict=True):
             yield f"{part.name}.{name}", model.branch(part.name, name), scale.processor
 
 
 def _prefix(subgraph: str) -> str:
-    """Start of the names of a subgraph's operators in the bundle."""
+    """Return the start of the names of a subgraph's operators in the bundle."""
     segment, _, name = subgraph.partition(".")
     return f"{segment}_{safe_name(name)}_"
 
 
 @torch.no_grad()
 def _find_ranges(model: BranchedModel, subgraphs: Sequence[str], images: Sequence[torch.Tensor]) -> Ranges:
-    """Scales and zero points that the exporter's quantiser finds, of inputs and of operators' results."""
+    """Return the scales and zero points that the exporter's quantiser finds, of inputs and of operators' results."""
     reads: dict[str, list[Any]] = {name: [] for name in subgraphs}
     training = model.training
     handles = []

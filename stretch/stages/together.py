@@ -35,7 +35,7 @@ from stretch.planning.result import ranked_singles
 
 
 def network_of(name: str, run: Timeline, costs: Costs) -> Network:
-    """A predicted run as a network: a subgraph for each branch of each segment, and for each segment that stays whole."""
+    """Return a predicted run as a network: a subgraph for each branch of each segment, and for each segment that stays whole."""
     if run.sides:
         raise UsageError(f"{name} has several inputs or outputs, which are not planned together with another network", "plan it alone")
     device, subgraphs, joins = costs.predictor.device, list[PlannedSubgraph](), list[JoinEntry]()
@@ -66,7 +66,7 @@ def network_of(name: str, run: Timeline, costs: Costs) -> Network:
 
 
 def single_network(name: str, estimate: Estimate, device: DeviceProfile) -> Network:
-    """A whole network on one processor as a network of one subgraph."""
+    """Return a whole network on one processor as a network of one subgraph."""
     family = device.processor(estimate.processor).family
     beside = contention_factors(device, family, estimate.computing.shares, device.processors)
     time = StepTime.of(family, estimate.handover_ms, estimate.computing_ms, 0.0, beside)
@@ -172,7 +172,7 @@ def best_pair(
     goal: Goal = "makespan",
     progress: Progress = silent,
 ) -> BestPair:
-    """The pair of candidates that runs best together: by when both are over, the mean of both latencies, or how many of each a second."""
+    """Return the pair of candidates that runs best together: by when both are over, the mean of both latencies, or how many of each a second."""
 
     def value(pair: CandidatePair) -> float:
         return pair.value(goal)
@@ -189,7 +189,7 @@ def best_pair(
 
 
 def simulate_pair(first: Candidate, second: Candidate, *, throughput: bool = False) -> CandidatePair:
-    """Two candidates under the simulation's clock."""
+    """Return two candidates under the simulation's clock."""
 
     def simulated(scene: Scene) -> SimulationResult:
         return Clock(first.network, scene, [(second.network, scene)], sharing=TurnTaking()).run(all_clients=True)

@@ -116,7 +116,7 @@ def extract(folder: Path, out: Path, *, design: Path | None = None, bundle: bool
 
 
 def open_run(folder: Path) -> tuple[TrainingJob, dict[str, torch.Tensor]]:
-    """A run's recipe with its network and designs, and its best weights; from its folder alone."""
+    """Return a run's recipe with its network and designs, and its best weights; from its folder alone."""
     run = RunFolder(folder)
     recipe, weights, original = run.recipe(), run.weights(), run.original()
     profile = load_device(recipe.device)
@@ -127,7 +127,7 @@ def open_run(folder: Path) -> tuple[TrainingJob, dict[str, torch.Tensor]]:
 def _trained_network(
     job: TrainingJob, weights: dict[str, torch.Tensor], design: BranchDesign, images: ImageSource
 ) -> tuple[BranchedModel, nn.Module]:
-    """The network of a design with a run's weights, and the same as it was trained, which may round."""
+    """Return the network of a design with a run's weights, and the same as it was trained, which may round."""
     net = job.recipe.supernet
     if net is not None:
         supernet = Supernet(job.captured, job.designs, channels_last=False)

@@ -147,17 +147,17 @@ class RunFolder:
             raise StretchError(f"cannot train into {self.path}: {error.strerror}", WRITABLE) from error
 
     def recipe(self) -> Recipe:
-        """The recipe of the run, every value written out."""
+        """Return the recipe of the run, every value written out."""
         if not self.exists:
             raise StretchError(f"there is no run in {self.path}", "give the folder that `stretch train` wrote")
         return load_recipe(self.path / RECIPE)
 
     def designs(self) -> list[Path]:
-        """Design files, that of the run or those of the pool, in order."""
+        """Return the design files, that of the run or those of the pool, in order."""
         return sorted((self.path / "designs").glob("*.toml"))
 
     def original(self) -> Captured:
-        """The network that the run began with; its model is not loaded again."""
+        """Return the network that the run began with; its model is not loaded again."""
         try:
             tensors, metadata = read_tensors(self.path / ORIGINAL)
             graph = OpGraph.from_json(metadata["graph"])
@@ -171,7 +171,7 @@ class RunFolder:
         return restore(graph, {name: tensors for name, tensors in weights.items() if tensors})
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """The best weights so far."""
+        """Return the best weights so far."""
         if not (self.path / BEST).is_file():
             raise StretchError(
                 f"the run in {self.path} has no weights yet", "wait for its first epoch, or go on with `stretch train --resume`"
@@ -179,15 +179,15 @@ class RunFolder:
         return read_tensors(self.path / BEST)[0]
 
     def checkpoints(self) -> list[Path]:
-        """Checkpoints, oldest first."""
+        """Return the checkpoints, oldest first."""
         return sorted((self.path / "checkpoints").glob("step-*.safetensors"))
 
     def checkpoint(self, epoch: int, done: int) -> Path:
-        """Path of the checkpoint after these epochs and steps; names sort by age."""
+        """Return the path of the checkpoint after these epochs and steps; names sort by age."""
         return self.path / "checkpoints" / f"step-{epoch:05d}-{done:07d}.safetensors"
 
     def newest(self) -> tuple[Path, CheckpointState] | None:
-        """The newest complete checkpoint."""
+        """Return the newest complete checkpoint."""
         for path in reversed(self.checkpoints()):
             try:
                 return path, checkpoint_state(path)

@@ -32,7 +32,7 @@ _NPZ_FORMAT = "an .npz holds train_images and test_images, uint8 of n×height×w
 
 
 def epoch_order(count: int, number: int, batch: int, seed: int, skip: int, share: tuple[int, int]) -> tuple[torch.Tensor, list[range]]:
-    """Order of the images of `ImageSource.epoch`, and the positions in it of each batch."""
+    """Return the order of the images of `ImageSource.epoch`, and the positions in it of each batch."""
     part, size = share[0], batch // share[1]
     starts = range(skip * batch + part * size, count - batch + part * size + 1, batch)
     return torch.randperm(count, generator=torch.Generator().manual_seed(seed * 1_000_003 + number)), [range(s, s + size) for s in starts]
@@ -62,11 +62,11 @@ class ImageSet:
         return cls(images, labels)
 
     def __len__(self) -> int:
-        """Number of images."""
+        """Return the number of images."""
         return len(self.labels)
 
     def to(self, device: torch.device) -> "ImageSet":
-        """The set on another device."""
+        """Return the set on another device."""
         return ImageSet(self.images.to(device), self.labels.to(device))
 
     def subset(self, count: int) -> "ImageSet":
@@ -77,7 +77,7 @@ class ImageSet:
         return ImageSet(self.images[index], self.labels[index])
 
     def moments(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and standard deviation of each colour, (3,) float32, in 0 to 255."""
+        """Return the mean and standard deviation of each colour, (3,) float32, in 0 to 255."""
         # In parts: the whole set in float64 would be eight times its size.
         total, squares = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
         for part in self.images.split(4096):
@@ -94,19 +94,19 @@ class ImageSet:
     def epoch(
         self, number: int, batch: int, seed: int, skip: int = 0, share: tuple[int, int] = (0, 1)
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Full batches of one epoch in an order that depends on its number and the seed; of a share (k, n) part k of n of each batch."""
+        """Yield the full batches of one epoch in an order that depends on its number and the seed; of a share (k, n) part k of n of each batch."""
         order, batches = epoch_order(len(self), number, batch, seed, skip, share)
         for places in batches:
             index = order[places.start : places.stop].to(self.labels.device)
             yield self.images[index], self.labels[index]
 
     def batches(self, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Batches in order."""
+        """Yield the batches in order."""
         return zip(self.images.split(size), self.labels.split(size), strict=True)
 
 
 def load_arrays(path: Path, classes: int) -> tuple[ImageSet, ImageSet]:
-    """Training and test set from an ``.npz`` file.
+    """Return the training and test set from an ``.npz`` file.
 
     Args:
         path: With ``train_images``, ``train_labels``, ``test_images``,
@@ -126,7 +126,7 @@ def load_arrays(path: Path, classes: int) -> tuple[ImageSet, ImageSet]:
 
 
 def load_unlabelled(path: Path, share: float) -> tuple[ImageSet, ImageSet]:
-    """Training and held-back images from an ``.npz`` file without labels."""
+    """Return the training and held-back images from an ``.npz`` file without labels."""
     parts = _read(path, ("train_images",), ("test_images",))
     train = _stack_images(parts, "train", path)
     if "test_images" in parts:
@@ -151,7 +151,7 @@ def split_items(items: Sequence[_T], share: float, where: Path) -> tuple[list[_T
 
 
 def _read(path: Path, needed: tuple[str, ...], more: tuple[str, ...] = ()) -> dict[str, np.ndarray[Any, Any]]:
-    """Required and existing optional arrays of an ``.npz`` file."""
+    """Return the required and existing optional arrays of an ``.npz`` file."""
     try:
         if not zipfile.is_zipfile(path):
             # distinguishes a missing file from a damaged one
@@ -169,7 +169,7 @@ def _read(path: Path, needed: tuple[str, ...], more: tuple[str, ...] = ()) -> di
 
 
 def _stack_images(parts: dict[str, np.ndarray[Any, Any]], split: str, path: Path) -> torch.Tensor:
-    """Images of a split, (n, 3, height, width)."""
+    """Return the images of a split, (n, 3, height, width)."""
     images = parts[f"{split}_images"]
     if images.ndim != 4 or images.shape[3] != 3 or images.dtype != np.uint8:
         raise StretchError(f"`{split}_images` of {path} is {images.dtype} of shape {images.shape}", _NPZ_FORMAT)
@@ -177,7 +177,7 @@ def _stack_images(parts: dict[str, np.ndarray[Any, Any]], split: str, path: Path
 
 
 def synthetic(classes: int, size: int, count: int) -> tuple[ImageSet, ImageSet]:
-    """A synthetic, learnable set: each class has a colour with noise."""
+    """Return a synthetic, learnable set: each class has a colour with noise."""
     elements = (count + max(classes, count // 4)) * 3 * size * size
     if elements > MAX_SYNTHETIC:
         raise StretchError(
@@ -212,7 +212,7 @@ class Normalise:
 
 
 def preprocessing(images: "ImageSource") -> Preprocessing:
-    """Preprocessing that treats an image like the test images of the training."""
+    """Return the preprocessing that treats an image like the test images of the training."""
     mean, deviation = (moments.double() / 255 for moments in images.moments())
     # images of one colour have no deviation
     return Preprocessing(tuple(mean.tolist()), tuple(deviation.clamp_min(1e-6).tolist()), VIEW if images.augmented else 1.0)
@@ -221,7 +221,7 @@ def preprocessing(images: "ImageSource") -> Preprocessing:
 def crop_and_flip(
     images: torch.Tensor, padding: int = 4, generator: torch.Generator | None = None, share: tuple[int, int] = (0, 1)
 ) -> torch.Tensor:
-    """Each image shifted by up to `padding` pixels over zeros and mirrored half of the time.
+    """Return each image shifted by up to `padding` pixels over zeros and mirrored half of the time.
 
     The usual augmentation for 32×32 images (He et al. 2016, section 4.2), one
     gather for the whole batch.
@@ -258,7 +258,7 @@ class Item:
     size: int = 0  # Bytes; 0 for the whole file.
 
     def read(self) -> bytes:
-        """The encoded bytes."""
+        """Return the encoded bytes."""
         if not self.size:
             return self.path.read_bytes()
         with self.path.open("rb") as stream:
@@ -318,12 +318,12 @@ def shard_items(shards: Sequence[Path], *, labelled: bool = True) -> list[Item]:
 
 
 def other_classes(count: int) -> str:
-    """The way out for images of other classes than the model's."""
+    """Return the way out for images of other classes than the model's."""
     return f"--set classes={count} replaces the model's last layer, or choose other images"
 
 
 def _label(tar: tarfile.TarFile, member: tarfile.TarInfo) -> int:
-    """The statement of a ``KEY.cls``."""
+    """Return the statement of a ``KEY.cls``."""
     content = tar.extractfile(member)
     text = content.read(16).strip() if content is not None else b""
     if not text.isdigit():
@@ -387,7 +387,7 @@ class ImageStream:
 
     @classmethod
     def of(cls, items: list[Item], size: int, classes: int, workers: int = 0, bad_limit: int = 100) -> "ImageStream":
-        """The set, checked."""
+        """Return the set, checked."""
         if not items:
             raise StretchError("an image set is empty", "check the data folder")
         lowest, highest = min(item.label for item in items), max(item.label for item in items)
@@ -399,31 +399,31 @@ class ImageStream:
         return cls(items, size, workers, bad_limit, torch.device("cpu"), set())
 
     def __len__(self) -> int:
-        """Number of images."""
+        """Return the number of images."""
         return len(self.items)
 
     def to(self, device: torch.device) -> "ImageStream":
-        """The same set, its batches on another device."""
+        """Return the same set, its batches on another device."""
         return replace(self, device=device)
 
     def subset(self, count: int) -> "ImageStream":
-        """A subset of the images up to a number, spread over all."""
+        """Return a subset of the images up to a number, spread over all."""
         total = len(self.items)
         return self if total <= count else replace(self, items=[self.items[i * total // count] for i in range(count)], bad=set())
 
     def moments(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and deviation of ImageNet's colours."""
+        """Return the mean and deviation of ImageNet's colours."""
         return torch.tensor(MEAN), torch.tensor(DEVIATION)
 
     def epoch(
         self, number: int, batch: int, seed: int, skip: int = 0, share: tuple[int, int] = (0, 1)
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Full batches of one epoch in an order that depends on its number and the seed; of a share (k, n) part k of n of each batch."""
+        """Yield the full batches of one epoch in an order that depends on its number and the seed; of a share (k, n) part k of n of each batch."""
         order, batches = epoch_order(len(self.items), number, batch, seed, skip, share)
         return self._load(_DecodedImages(self.items, order.tolist(), self.size, (seed, number)), batches)
 
     def batches(self, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """All images in order, their middle."""
+        """Yield all images in order, their middle."""
         count = len(self.items)
         # Whole images are larger than those of small sets: a quarter of the batch will do.
         size = max(1, size // 4)
@@ -466,7 +466,7 @@ def unlabelled_items(folder: Path, share: float) -> tuple[list[Item], list[Item]
 
 
 def unlabelled_shards(folder: Path, share: float) -> tuple[list[Item], list[Item]]:
-    """Images of tar files, to train on and held back: those of ``train*.tar`` and ``val*.tar`` where there are both."""
+    """Return the images of tar files, to train on and held back: those of ``train*.tar`` and ``val*.tar`` where there are both."""
     parts = [shard_items(sorted(folder.glob(f"{split}*.tar")), labelled=False) for split in SPLITS]
     if all(parts):
         return parts[0], parts[1]
@@ -478,7 +478,7 @@ def _images(folder: Path) -> list[Item]:
 
 
 def load_data(config: DataConfig, classes: int, size: int) -> tuple[ImageSource, ImageSource]:
-    """Training and test set of a recipe."""
+    """Return the training and test set of a recipe."""
     if config.name == "synthetic":
         return synthetic(classes, size, config.count)
     if not config.path:

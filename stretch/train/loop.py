@@ -20,7 +20,7 @@ from stretch.transform.model import BranchedModel, BranchedSegment, to_channels_
 
 
 def learning_rate(step: int, steps: int, warmup: int, peak: float) -> float:
-    """Linear rise over `warmup` steps, then a half-cosine down to zero."""
+    """Return the linear rise over `warmup` steps, then a half-cosine down to zero."""
     if step < warmup:
         return peak * (step + 1) / warmup
     done = (step - warmup) / max(1, steps - warmup)
@@ -64,7 +64,7 @@ class History:
         return next(e.score for e in reversed(self.epochs) if e.score is not None)
 
     def rows(self) -> list[dict[str, float | int | None]]:
-        """The log as plain rows."""
+        """Return the log as plain rows."""
         return [asdict(e) for e in self.epochs]
 
 
@@ -134,7 +134,7 @@ class Run:
         self.losses = torch.zeros(self.per_epoch, device=device)
 
     def _wrap_model(self, device: torch.device) -> nn.Module:
-        """The network wrapped for the step: with features, compiled, distributed."""
+        """Return the network wrapped for the step: with features, compiled, distributed."""
         model: nn.Module = self.model
         if self.config.features > 0:
             if not isinstance(model, BranchedModel):

@@ -108,7 +108,7 @@ def replace_head(captured: Captured, classes: int, seed: int) -> Captured:
 
 
 def _head(graph: OpGraph) -> Op:
-    """The operator whose outputs are the classes."""
+    """Return the operator whose outputs are the classes."""
     op = graph.by_name[graph.output]
     while op.kind in _AFTER:
         op = graph.by_name[op.inputs[0]]
@@ -118,7 +118,7 @@ def _head(graph: OpGraph) -> Op:
 
 
 def _module(captured: Captured, head: Op) -> tuple[str, nn.Linear | nn.Conv2d]:
-    """The layer that holds the head's weights, and its name."""
+    """Return the layer that holds the head's weights, and its name."""
     weight = captured.weights[head.name]["weight"]
     for name, part in captured.module.named_modules():
         if isinstance(part, nn.Linear | nn.Conv2d) and part.weight is weight and name:
@@ -129,7 +129,7 @@ def _module(captured: Captured, head: Op) -> tuple[str, nn.Linear | nn.Conv2d]:
 
 
 def _new_layer(old: nn.Linear | nn.Conv2d, classes: int, seed: int) -> nn.Linear | nn.Conv2d:
-    """A layer like `old` with another number of outputs and torch's default initialisation."""
+    """Return a layer like `old` with another number of outputs and torch's default initialisation."""
     bias = old.bias is not None
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # of the CPU alone
@@ -177,12 +177,12 @@ class TrainingJob:
         return self.captured.graph.input.shape[2]
 
     def images(self) -> tuple[ImageSource, ImageSource]:
-        """Training and test set."""
+        """Return the training and test set."""
         graph = self.captured.graph
         return load_data(self.recipe.data, graph.by_name[graph.output].shape[1], self.size)
 
     def network(self, device: torch.device, images: ImageSource | None) -> nn.Module:
-        """The trained network on a device: a branched network or a supernet."""
+        """Return the trained network on a device: a branched network or a supernet."""
         recipe, scratch = self.recipe, self.recipe.start == "scratch"
         torch.manual_seed(recipe.train.seed)
         if recipe.supernet is not None:
@@ -201,7 +201,7 @@ class TrainingJob:
         return model if recipe.rounding is None else self.rounded(model, images)
 
     def rounded(self, model: BranchedModel, images: ImageSource | None) -> RoundedModel:
-        """A network with the rounding of the recipe."""
+        """Return a network with the rounding of the recipe."""
         assert self.recipe.rounding is not None
         device = next(model.parameters()).device
         if images is None:
@@ -225,7 +225,7 @@ class TrainingJob:
         return precisions
 
     def teacher(self) -> nn.Module | None:
-        """The original, if the recipe learns from it; cut at the meeting points if features are matched."""
+        """Return the original, if the recipe learns from it; cut at the meeting points if features are matched."""
         train, net = self.recipe.train, self.recipe.supernet
         if train.features > 0:
             return build(self.captured, undivided_design(self.captured, self.designs[0]))
@@ -301,7 +301,7 @@ def load_trained(model: BranchedModel, file: Path) -> BranchedModel:
 
 
 def initialise(model: nn.Module) -> nn.Module:
-    """He et al. 2015's initial weights for every convolution, whatever built the model.
+    """Return the he et al. 2015's initial weights for every convolution, whatever built the model.
 
     The convolution of a join has neither batch-norm nor activation behind it, so it keeps the variance of its input: otherwise the
     trunk grows at every join, and training diverges.
@@ -318,7 +318,7 @@ def initialise(model: nn.Module) -> nn.Module:
 
 
 def sample(images: ImageSource, count: int, seed: int, device: torch.device) -> list[torch.Tensor]:
-    """Batches of training images as the network reads them while training, without labels.
+    """Return the batches of training images as the network reads them while training, without labels.
 
     Statistics of batch-norms are to fit what the network met: images are shifted and
     mirrored as in training, and normalised.
@@ -337,7 +337,7 @@ def sample(images: ImageSource, count: int, seed: int, device: torch.device) -> 
 
 
 def _designs(recipe: Recipe, folder: Path, captured: Captured, profile: DeviceProfile, *, inherited: bool) -> list[BranchDesign]:
-    """The recipe's design or pool; where branches inherit trained weights, a planned one keeps the blocks that matter most on training images."""
+    """Return the recipe's design or pool; where branches inherit trained weights, a planned one keeps the blocks that matter most on training images."""
     net, graph = recipe.supernet, captured.graph
     if net is None and recipe.design:
         return [read_design(folder / recipe.design, graph, profile)]
@@ -366,6 +366,6 @@ def _digest(content: bytes) -> str:
 
 
 def macs_ratios(prepared: TrainingJob) -> Sequence[float]:
-    """Multiply-accumulates of each design over the original's."""
+    """Return the multiply-accumulates of each design over the original's."""
     graph = prepared.captured.graph
     return [scaled_graph(graph, design).macs / graph.macs for design in prepared.designs]

@@ -88,7 +88,7 @@ def root_paths(raw: dict[str, Any], folder: Path) -> None:
 
 
 def resolve_path(key: str, value: Any, folder: Path) -> Any:
-    """The value of a key, absolute if it is a path."""
+    """Return the value of a key, absolute if it is a path."""
     if key not in KEYS or value in ("", None):
         return value
     if isinstance(value, list):
@@ -187,13 +187,13 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 def recipe_folder() -> Path:
-    """Where the recipes of this installation are."""
+    """Return where the recipes of this installation are."""
     installed = Path(__file__).parents[1] / "_recipes"
     return installed if installed.is_dir() else Path(__file__).parents[2] / "recipes"
 
 
 def find_recipe(name: str) -> Path:
-    """The file of a recipe."""
+    """Return the file of a recipe."""
     path = Path(name)
     if path.is_file():
         return path
@@ -234,12 +234,12 @@ def load_recipe(path: Path, changes: tuple[str, ...] = ()) -> Recipe:
 
 
 def recipe_to_toml(recipe: Recipe) -> str:
-    """The recipe as TOML, every value written out."""
+    """Return the recipe as TOML, every value written out."""
     return tomli_w.dumps(_without_none(msgspec.to_builtins(recipe)))
 
 
 def _without_none(table: dict[str, Any]) -> dict[str, Any]:
-    """A table without entries that are None, for which TOML has no word: left out, it is the default."""
+    """Return a table without entries that are None, for which TOML has no word: left out, it is the default."""
     return {key: _without_none(value) if isinstance(value, dict) else value for key, value in table.items() if value is not None}
 
 

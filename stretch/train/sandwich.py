@@ -133,7 +133,7 @@ class SandwichStep(TrainingStep):
         return works[0].result
 
     def sample(self) -> list[int]:
-        """Which subnets this step trains: the largest, the smallest, and random ones of the pool, this process's own."""
+        """Return which subnets this step trains: the largest, the smallest, and random ones of the pool, this process's own."""
         draw = random.Random((self.config.seed * 1_000_003 + self.count) * 1009 + self.world.rank)
         pool = range(2, len(self.supernet.subnets))
         always = [0] * self.sandwich.largest + [1] * self.sandwich.smallest

@@ -34,7 +34,7 @@ class TrainAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def memory_mib(device: torch.device) -> float:
-    """Peak memory of the GPU, or of this process."""
+    """Return the peak memory of the GPU, or of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     import resource
@@ -85,7 +85,7 @@ class RunWriter:
 
 
 def kept_weights(run: Run) -> dict[str, torch.Tensor]:
-    """The weights to use: the moving average if the run has one."""
+    """Return the weights to use: the moving average if the run has one."""
     network: nn.Module = unwrap(run.model)
     with run.step.averaged():
         return {name: value.detach().clone() for name, value in network.state_dict().items()}
@@ -146,7 +146,7 @@ def _begin(job: TrainingJob, run: Run, folder: RunFolder, identity: dict[str, st
 
 
 def make_run(job: TrainingJob, images: tuple[ImageSource, ImageSource], world: World) -> Run:
-    """The run of a prepared recipe, at its beginning."""
+    """Return the run of a prepared recipe, at its beginning."""
     recipe, network, teacher = job.recipe, job.network(world.device, images[0]), job.teacher()
     if isinstance(network, Supernet) and recipe.supernet is not None and not recipe.supernet.largest:
         network.active = network.pool[0]
@@ -179,7 +179,7 @@ def _train(job: TrainingJob, run: Run, keeper: RunWriter | None, listener: Liste
 
 
 def _metrics(job: TrainingJob, run: Run, best: float | None, wall_seconds: float) -> dict[str, Any]:
-    """Result of a run, in figures."""
+    """Return the result of a run, in figures."""
     seconds = sum(row.seconds for row in run.history.epochs)
     score, labelled = run.history.score, run.reference is None
     metrics: dict[str, Any] = {

@@ -15,18 +15,18 @@ from stretch.transform.refine import ReplayedStep
 
 
 def distill_loss(scores: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Cross-entropy to the teacher's softened labels (Hinton et al. 2015), up to its constant."""
+    """Return the cross-entropy to the teacher's softened labels (Hinton et al. 2015), up to its constant."""
     return soft_label_losses(scores, teacher, temperature).mean()
 
 
 def soft_label_losses(scores: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
-    """The same cross-entropy per sample, (n,)."""
+    """Return the same cross-entropy per sample, (n,)."""
     soft = F.log_softmax(teacher / temperature, dim=1)
     return F.kl_div(F.log_softmax(scores / temperature, dim=1), soft, reduction="none", log_target=True).sum(1) * temperature**2
 
 
 def weighted_distill_loss(scores: torch.Tensor, teacher: torch.Tensor, labels: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Soft labels, weighted less where the student is already better (Zhou et al. 2021, eq. 10), as in paper 003.
+    """Return the soft labels, weighted less where the student is already better (Zhou et al. 2021, eq. 10), as in paper 003.
 
     A sample's weight is 1 − exp(−s / t), where s and t are the cross-entropies of student
     and teacher to the label: near one while the student is far behind its teacher, near
@@ -40,7 +40,7 @@ def weighted_distill_loss(scores: torch.Tensor, teacher: torch.Tensor, labels: t
 
 
 def label_loss(scores: torch.Tensor, labels: torch.Tensor, teacher: torch.Tensor | None, config: TrainConfig) -> torch.Tensor:
-    """The loss on labels, and with a teacher's scores the weighted sum with that on them."""
+    """Return the loss on labels, and with a teacher's scores the weighted sum with that on them."""
     loss = F.cross_entropy(scores, labels, label_smoothing=config.label_smoothing)
     if teacher is None:
         return loss
@@ -59,7 +59,7 @@ class WithFeatures(nn.Module):
         self.model = model
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Scores, and the outputs of every branched segment."""
+        """Return the scores, and the outputs of every branched segment."""
         return segment_outputs(self.model, x)
 
 
@@ -74,7 +74,7 @@ def segment_outputs(model: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, li
 
 
 def feature_loss(features: list[torch.Tensor], targets: list[torch.Tensor]) -> torch.Tensor:
-    """Mean squared distance at meeting points, relative to the mean square of the teacher's tensors."""
+    """Return the mean squared distance at meeting points, relative to the mean square of the teacher's tensors."""
     losses = []
     for a, b in zip(features, targets, strict=True):
         if a.shape != b.shape:
@@ -190,7 +190,7 @@ class TrainingStep:
         return total
 
     def scale_loss(self, loss: torch.Tensor) -> torch.Tensor:
-        """A loss as it is differentiated: larger in fp16, whose small gradients would vanish."""
+        """Return a loss as it is differentiated: larger in fp16, whose small gradients would vanish."""
         return loss if self.scaler is None else self.scaler.scale(loss)
 
     def update(self) -> None:
@@ -239,7 +239,7 @@ class TrainingStep:
 
     @torch.no_grad()
     def _taught(self, x: torch.Tensor) -> tuple[torch.Tensor | None, list[torch.Tensor]]:
-        """The teacher's scores and tensors at meeting points, as far as the run asks for them."""
+        """Return the teacher's scores and tensors at meeting points, as far as the run asks for them."""
         if self.teacher is None:
             return None, []
         if self.config.features > 0:
@@ -274,7 +274,7 @@ class GraphStep(TrainingStep):
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The network itself, inside whatever several processes or a compiler wrapped around it."""
+    """Return the network itself, inside whatever several processes or a compiler wrapped around it."""
     while True:
         inner = getattr(model, "_orig_mod", None) or (model.module if isinstance(model, nn.parallel.DistributedDataParallel) else None)
         if inner is None:
@@ -283,5 +283,5 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def autocast(device: torch.device, amp: str) -> torch.autocast:
-    """Mixed precision on a GPU; nothing elsewhere, where it is slower than fp32."""
+    """Return the mixed precision on a GPU; nothing elsewhere, where it is slower than fp32."""
     return torch.autocast(device.type, dtype=_DTYPES.get(amp, torch.bfloat16), enabled=amp != "none" and device.type == "cuda")

@@ -55,7 +55,7 @@ class Offsets:
             self.size += torch.Size(shape).numel()
 
     def positions(self, name: str) -> torch.Tensor:
-        """Positions of a shared tensor, in its shape."""
+        """Return the positions of a shared tensor, in its shape."""
         shape = self.shapes[name]
         return (self.starts[name] + torch.arange(torch.Size(shape).numel())).reshape(shape)
 
@@ -78,7 +78,7 @@ class Sharing:
         self._closed = True
 
     def positions(self, design: BranchDesign) -> dict[str, torch.Tensor]:
-        """Positions in the flat vector by parameter name of a `BranchedModel` of this design, in the parameter's shape."""
+        """Return the positions in the flat vector by parameter name of a `BranchedModel` of this design, in the parameter's shape."""
         positions_by_name: dict[str, torch.Tensor] = {}
         for part, branches in zip(design.segments, scaled_branches(self.captured.graph, design), strict=True):
             start = 0
@@ -126,7 +126,7 @@ class Sharing:
         return positions_by_name
 
     def _kept_units(self, part: SegmentDesign, scale: BranchScale, branch: ScaledBranch) -> dict[int, torch.Tensor]:
-        """Units each group of a branch keeps, ascending: the first of their rank."""
+        """Return the units each group of a branch keeps, ascending: the first of their rank."""
         source, channels = branch.source, branch.channels
         scores = importance(source, channels, self.captured.weights)
         names: dict[int, str] = {}
@@ -153,7 +153,7 @@ class Sharing:
         return chosen
 
     def initial(self, *, scratch: bool) -> torch.Tensor:
-        """The flat vector with the original's weights, or from scratch with those of a new network."""
+        """Return the flat vector with the original's weights, or from scratch with those of a new network."""
         flat = torch.zeros(self.offsets.size)
         for name, shape in self.offsets.shapes.items():
             value = _new_weight(name, shape) if scratch else self._inherited(name, shape)
@@ -162,7 +162,7 @@ class Sharing:
         return flat
 
     def _inherited(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-        """The original's weight; entries select, joins pass on what a branch kept."""
+        """Return the original's weight; entries select, joins pass on what a branch kept."""
         segment, _, op, key = name.split(".")
         if op == ENTRY_NORM:
             return torch.ones(shape) if key == "weight" else torch.zeros(shape)
@@ -174,7 +174,7 @@ class Sharing:
 
 
 def envelope(designs: Sequence[BranchDesign], pick: Callable[[Iterable[int]], int] = max) -> BranchDesign:
-    """The largest design around a set, or with `min` the smallest inside it: per branch the extreme depth and width."""
+    """Return the largest design around a set, or with `min` the smallest inside it: per branch the extreme depth and width."""
     first = designs[0]
     parts = []
     for number, part in enumerate(first.segments):
@@ -189,7 +189,7 @@ def envelope(designs: Sequence[BranchDesign], pick: Callable[[Iterable[int]], in
 
 
 def _check(designs: Sequence[BranchDesign]) -> dict[str, int]:
-    """Number of branches by segment whose join adds them up."""
+    """Return the number of branches by segment whose join adds them up."""
     if not designs:
         raise StretchError("a supernet needs at least one design", "name designs, or let the search find some")
     first = designs[0]
@@ -304,7 +304,7 @@ class Supernet(nn.Module):
         return self.subnets[2:]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Scores of the active subnet, with the weights of now."""
+        """Return the scores of the active subnet, with the weights of now."""
         self.active.load(self.flat)
         scores: torch.Tensor = self.active.model(x)
         return scores
@@ -342,7 +342,7 @@ class Supernet(nn.Module):
 
     # torch's has three overloads, of which only this form is in use
     def state_dict(self, *args: Any, keep_vars: bool = False, **kwargs: Any) -> dict[str, torch.Tensor]:  # type: ignore[override]
-        """The shared weights, and every subnet's statistics as ``subnets.N.NAME``."""
+        """Return the shared weights, and every subnet's statistics as ``subnets.N.NAME``."""
         state = {"flat": self.flat if keep_vars else self.flat.detach()}
         for number, subnet in enumerate(self.subnets):
             state |= {f"subnets.{number}.{name}": value for name, value in subnet.model.named_buffers()}
@@ -390,7 +390,7 @@ def _view(flat: torch.Tensor, start: int, shape: torch.Size, nhwc: bool) -> torc
 
 
 def _new_weight(name: str, shape: tuple[int, ...]) -> torch.Tensor:
-    """A convolution's or a classifier's random weight, or a weight or bias of a batch norm, as a new network has them."""
+    """Return a convolution's or a classifier's random weight, or a weight or bias of a batch norm, as a new network has them."""
     value = torch.zeros(shape)
     if len(shape) == 4:
         nn.init.kaiming_normal_(value, mode="fan_out", nonlinearity="relu")
@@ -420,7 +420,7 @@ def random_designs(
     *,
     seed: int = 0,
 ) -> list[BranchDesign]:
-    """Distinct designs that branch every stage over the same processors with the planner's default join."""
+    """Return the distinct designs that branch every stage over the same processors with the planner's default join."""
     processors = processors or profile.default_processors
     align = aligns(profile, processors)
     draw = random.Random(seed)
@@ -441,7 +441,7 @@ def random_designs(
 def designs_between(
     graph: OpGraph, pool: Sequence[BranchDesign], count: int, macs: tuple[float, float], *, seed: int = 0
 ) -> list[BranchDesign]:
-    """Distinct designs whose branches lie between the smallest and the largest of a pool."""
+    """Return the distinct designs whose branches lie between the smallest and the largest of a pool."""
     draw = random.Random(seed)
     least, most = envelope(pool, min), envelope(pool, max)
     stages = design_segments(graph, most)
@@ -465,7 +465,7 @@ def designs_between(
 def fastest_designs(
     graph: OpGraph, profile: DeviceProfile, config: PlanConfig, count: int, macs: tuple[float, float]
 ) -> list[BranchDesign]:
-    """The planner's fastest designs, one per slice of the range of multiply-accumulates.
+    """Return the planner's fastest designs, one per slice of the range of multiply-accumulates.
 
     The fastest designs of the whole range differ in a few channels; one per slice
     gives a pool whose members are worth choosing between. All meet at the same points
@@ -497,7 +497,7 @@ def fastest_designs(
 
 
 def _distinct(graph: OpGraph, one: Callable[[], BranchDesign], count: int, macs: tuple[float, float]) -> list[BranchDesign]:
-    """Distinct designs within a range of multiply-accumulates."""
+    """Return the distinct designs within a range of multiply-accumulates."""
     designs: dict[BranchDesign, None] = {}
     drawn: set[BranchDesign] = set()
     nearest = math.inf
@@ -521,7 +521,7 @@ def _distinct(graph: OpGraph, one: Callable[[], BranchDesign], count: int, macs:
 
 
 def _branched_segment(stage: Segment, scales: Sequence[tuple[str, int, int, int]], join: str) -> SegmentDesign:
-    """A segment with branches of these (processor, depth, width, align)."""
+    """Return a segment with branches of these (processor, depth, width, align)."""
     shares = [0] * len(scales)
     if join_of(join).divides:
         shares = list(partitions(stage.width, [width for _, _, width, _ in scales], max(align for *_, align in scales)))

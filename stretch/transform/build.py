@@ -52,7 +52,7 @@ def build(captured: Captured, design: BranchDesign) -> BranchedModel:
 def inherited_channels(
     captured: Captured, design: BranchDesign, branched: Sequence[Sequence[ScaledBranch]] | None = None
 ) -> list[list[InheritedChannels]]:
-    """Parts of the original that the branches of all segments keep, in order."""
+    """Return the parts of the original that the branches of all segments keep, in order."""
     families = []
     arriving = InputChannels.of(torch.arange(width(backbone_of(captured.graph).graph.input.shape)))
     for part, branches in zip(design.segments, branched or scaled_branches(captured.graph, design), strict=True):
@@ -65,7 +65,7 @@ def inherited_channels(
 def _inherit_branches(
     captured: Captured, part: SegmentDesign, branches: Sequence[ScaledBranch], arriving: InputChannels
 ) -> list[InheritedChannels]:
-    """Parts of the original that the branches of a segment keep."""
+    """Return the parts of the original that the branches of a segment keep."""
     if join_of(part.join).exact:
         # Parts of one whole, of which every unit stays.
         undivided_branch = branches[0]
@@ -106,7 +106,7 @@ def fill_branch(
 
 
 def is_original(part: SegmentDesign, segment: Segment) -> bool:
-    """Whether a segment of a design is the original's: whole at full size, or exact parts of it."""
+    """Return whether a segment of a design is the original's: whole at full size, or exact parts of it."""
     full_size = all((b.depth, b.width, b.entry) == (segment.depth, segment.width, "none") for b in part.branches)
     return full_size and (part.whole or join_of(part.join).exact)
 
@@ -130,7 +130,7 @@ def load_weights(module: nn.Module, weights: dict[str, torch.Tensor]) -> None:
 
 
 def _selection_weights(channels: torch.Tensor, present: InputChannels) -> torch.Tensor:
-    """1×1 convolution weights that select original channels `wanted` from a backbone, (out, in, 1, 1)."""
+    """Return 1×1 convolution weights that select original channels `wanted` from a backbone, (out, in, 1, 1)."""
     picks = (channels[:, None] == present.index[None, :]).float() * present.share[None, :]
     return picks[:, :, None, None]
 
@@ -157,7 +157,7 @@ def start_joins(segment: BranchedSegment, part: SegmentDesign, family: Sequence[
 
 
 def _channels_after(part: SegmentDesign, backbones: list[torch.Tensor], captured: Captured) -> InputChannels:
-    """The backbone behind a segment."""
+    """Return the backbone behind a segment."""
     if join_of(part.join).convolves:
         return InputChannels.of(torch.arange(width(captured.graph.by_name[part.end].shape)))
     if join_of(part.join).exact:

@@ -22,7 +22,7 @@ Weights = dict[str, dict[str, Any]]
 
 
 def weights_in_parts(graph: OpGraph, weights: Mapping[str, Mapping[str, Any]]) -> Weights:
-    """The weights of a graph's operators, those of parts cut out of the whole operator's; they share its storage.
+    """Return the weights of a graph's operators, those of parts cut out of the whole operator's; they share its storage.
 
     Args:
         graph: As processors run it (`predictors.rewrites`).
@@ -37,7 +37,7 @@ def weights_in_parts(graph: OpGraph, weights: Mapping[str, Mapping[str, Any]]) -
 
 
 def weights_of_wholes(graph: OpGraph, weights: Mapping[str, Mapping[str, Any]]) -> Weights:
-    """The inverse of `weights_in_parts`; an operator lacks a weight if one of its parts does."""
+    """Return the inverse of `weights_in_parts`; an operator lacks a weight if one of its parts does."""
     in_wholes: Weights = {name: dict(tensors) for name, tensors in weights.items()}
     for owner, parts in _parts(graph).items():
         part_weights = [in_wholes.pop(name, {}) for name in parts]
@@ -47,7 +47,7 @@ def weights_of_wholes(graph: OpGraph, weights: Mapping[str, Mapping[str, Any]]) 
 
 
 def _parts(graph: OpGraph) -> dict[str, list[str]]:
-    """Parts with weights of each whole operator, in order of their channels."""
+    """Return the parts with weights of each whole operator, in order of their channels."""
     parts: dict[str, list[str]] = {}
     for op in graph.ops:
         if owner_of(op) != op.name and graph.op_weights(op):
@@ -59,7 +59,7 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 def to_channels_last(module: Network) -> Network:
-    """Lay the weights of a network's convolutions out channels last, which GPUs compute faster; return the network."""
+    """Return the lay the weights of a network's convolutions out channels last, which GPUs compute faster; return the network."""
     # torch's stub of `Module.to` lacks this form, which its documentation has
     module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return module
@@ -100,7 +100,7 @@ def share_slices(undivided: nn.Module, branch: nn.Module, taken: Mapping[str, Ta
 
 
 def _part(tensor: torch.Tensor, key: str, taken: Taken) -> torch.Tensor:
-    """The rows, and of a projection's matrix the columns, that a branch has."""
+    """Return the rows, and of a projection's matrix the columns, that a branch has."""
     rows = taken.rows(len(tensor))
     part = tensor[rows.start : rows.stop]
     if key in taken.zeros:
@@ -287,7 +287,7 @@ class Side(nn.Module):
         return branch
 
     def forward(self, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The model's outputs by name."""
+        """Return the model's outputs by name."""
         branch = self.branch
         written = branch(*(values[name] for name in branch.sources))
         return dict(zip(branch.results, written if len(branch.results) > 1 else (written,), strict=True))
@@ -383,7 +383,7 @@ class BranchedModel(nn.Module):
         return self.returned.substitute(self.values((x, *others) if len(self.inputs) > 1 else (x,)))
 
     def values(self, inputs: Sequence[torch.Tensor], instead: Mapping[str, nn.Module] | None = None) -> dict[str, torch.Tensor]:
-        """Inputs, ends of segments and outputs of sides, by the original's names.
+        """Return the inputs, ends of segments and outputs of sides, by the original's names.
 
         Args:
             instead: Modules that compute a segment in the place of its own, by the segment's name.
@@ -396,7 +396,7 @@ class BranchedModel(nn.Module):
         return self.ending(tensors)
 
     def beginning(self, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Values before the first segment: inputs and outputs of sides that read only them, by name, and the segment's input as `BACKBONE`.
+        """Return the values before the first segment: inputs and outputs of sides that read only them, by name, and the segment's input as `BACKBONE`.
 
         Raises:
             UsageError: If there are more or fewer than the network takes.
@@ -409,7 +409,7 @@ class BranchedModel(nn.Module):
         return tensors | {BACKBONE: tensors[self._start]}
 
     def ending(self, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Values with the outputs of sides behind the last segment.
+        """Return the values with the outputs of sides behind the last segment.
 
         Args:
             values: Inputs, ends of segments and what the sides before wrote, by name.
@@ -430,20 +430,20 @@ class BranchedModel(nn.Module):
         return {name: module for name in (*self._before, *self._after) if isinstance(module := self.get_submodule(name), Side)}
 
     def segment(self, name: str) -> BranchedSegment:
-        """A segment by its name."""
+        """Return a segment by its name."""
         segment = self.get_submodule(name)
         assert isinstance(segment, BranchedSegment)
         return segment
 
     def branch(self, segment: str, name: str) -> Branch:
-        """The branch of one segment, by its name in the design: that of its processor."""
+        """Return the branch of one segment, by its name in the design: that of its processor."""
         branch = self.get_submodule(f"{segment}.{safe_name(name)}")
         assert isinstance(branch, Branch)
         return branch
 
 
 def op_weights(module: nn.Module) -> dict[str, dict[str, Any]]:
-    """Weights by operator name of a `BranchedModel` or `Branch`, as tensors that share the module's storage.
+    """Return the weights by operator name of a `BranchedModel` or `Branch`, as tensors that share the module's storage.
 
     Those of a `BranchedModel` are of the operators of its graph, which processors may run in parts.
     """

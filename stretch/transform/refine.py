@@ -81,7 +81,7 @@ class ReplayedStep:
 
 
 def scheduled_adam(parameters: Sequence[torch.Tensor], rate: float, **settings: Any) -> tuple[torch.optim.Adam, Callable[[float], object]]:
-    """Adam whose learning rate can change between replayed steps, and what changes it."""
+    """Return the adam whose learning rate can change between replayed steps, and what changes it."""
     device = parameters[0].device
     if device.type != "cuda":
         adam = torch.optim.Adam(parameters, rate, **settings)
@@ -160,7 +160,7 @@ class Checkpoint:
         return done, tensors
 
     def errors_as_damaged(self) -> AbstractContextManager[None]:
-        """Attribute errors in a block to the checkpoint's file."""
+        """Return the attribute errors in a block to the checkpoint's file."""
         return errors_as_damaged(self.file, self._start_over_hint)
 
     def remove(self) -> None:
@@ -227,7 +227,7 @@ class SegmentErrors:
     features: torch.Tensor | None = None
 
     def loss(self, apart: bool) -> torch.Tensor:
-        """Their sum if each segment answers for its own error; else meeting points count together as much as outputs, or features.
+        """Return their sum if each segment answers for its own error; else meeting points count together as much as outputs, or features.
 
         Features are the best target for few images (Wang and Wu 2023, "Practical network acceleration with tiny sets").
         """
@@ -269,7 +269,7 @@ class SegmentPairs:
         self.norms = [norm for stage, scaled in zip(self._stages, self._scaled, strict=True) if scaled for norm in norms(stage.branched)]
 
     def errors(self, x: torch.Tensor, apart: bool, generator: torch.Generator) -> SegmentErrors:
-        """Errors of the branched network on a batch.
+        """Return the errors of the branched network on a batch.
 
         Args:
             x: Input of both, (n, channels, height, width).
@@ -302,7 +302,7 @@ class SegmentPairs:
 
     @torch.no_grad()
     def outputs(self, images: torch.Tensor, batch: int, *, original: bool) -> list[torch.Tensor]:
-        """Outputs of one of the networks, each (n, …).
+        """Return the outputs of one of the networks, each (n, …).
 
         Args:
             images: Its input, (n, channels, height, width).
@@ -332,7 +332,7 @@ class SegmentPairs:
 
     @torch.no_grad()
     def _segment_inputs(self, x: torch.Tensor, *, original: bool = True) -> dict[str, torch.Tensor]:
-        """Tensors of a network where the first segment begins that differs, by name; `BACKBONE` is that segment's input."""
+        """Return the tensors of a network where the first segment begins that differs, by name; `BACKBONE` is that segment's input."""
         values = self._original.beginning([x])
         value = values.pop(BACKBONE)
         for stage in self._before:
@@ -340,23 +340,23 @@ class SegmentPairs:
         return values | {BACKBONE: value}
 
     def _run_segment(self, stage: SegmentPair, x: torch.Tensor) -> torch.Tensor:
-        """Output of a segment of the branched network."""
+        """Return the output of a segment of the branched network."""
         output: torch.Tensor = stage.branched(x) if self.rounded is None else self.rounded.segment(stage.name, x)
         return output
 
     def _results(self, model: BranchedModel, values: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-        """The outputs of one of the networks, from the ends of its segments."""
+        """Return the outputs of one of the networks, from the ends of its segments."""
         tensors = model.ending(values)
         return [tensors[name] for name in model.original_outputs]
 
 
 def relative_error(branched: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
-    """Squared error over square, a scalar."""
+    """Return the squared error over square, a scalar."""
     return (branched.float() - original.float()).square().sum() / original.float().square().sum().clamp_min(1e-12)
 
 
 def mean_error(branched: Sequence[torch.Tensor], original: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The mean of the errors of several outputs, each of which counts alike, however large its numbers are."""
+    """Return the mean of the errors of several outputs, each of which counts alike, however large its numbers are."""
     return torch.stack([relative_error(a, b) for a, b in zip(branched, original, strict=True)]).mean()
 
 
@@ -406,7 +406,7 @@ class Views:
         self._deviation = float(images.std())
 
     def draw(self, count: int) -> torch.Tensor:
-        """Random views, (count, channels, height, width)."""
+        """Return the random views, (count, channels, height, width)."""
         crops = self.images[self._to_device(torch.randint(len(self.images), (count,), generator=self.random))]
         if self._synthetic is not None:
             half = count // 2
@@ -421,7 +421,7 @@ class Views:
         return torch.where(self._rectangles(count, *views.shape[2:]), shuffled, views).contiguous(memory_format=torch.channels_last)
 
     def _rectangles(self, count: int, height: int, width: int) -> torch.Tensor:
-        """Which pixels are another view's, (count, 1, height, width); rectangles may reach over the border."""
+        """Return which pixels are another view's, (count, 1, height, width); rectangles may reach over the border."""
         pasted = self._uniform(0, 1, count, 1, 1, 1) < PASTE_PROBABILITY
         size = self._uniform(MIN_SIDE, MAX_SIDE, count, 1, 1, 1)
         top, left = (self._uniform(MIN_SIDE - MAX_SIDE, 1, count, 1, 1, 1) for _ in range(2))
@@ -430,7 +430,7 @@ class Views:
         return pasted & (down > top) & (down < top + size) & (across > left) & (across < left + size)
 
     def _windows(self, count: int) -> torch.Tensor:
-        """Place of each view in its image, as an affine map, (count, 2, 3)."""
+        """Return the place of each view in its image, as an affine map, (count, 2, 3)."""
         area, ratio = self._uniform(MIN_AREA, 1, count), MAX_ASPECT ** self._uniform(-1, 1, count)
         width, height = (area * ratio).sqrt().clamp_max(1), (area / ratio).sqrt().clamp_max(1)
         across, down = ((1 - size) * self._uniform(-1, 1, count) for size in (width, height))
@@ -557,7 +557,7 @@ class _Average:
         torch._foreach_copy_(list(self.parameters), current)
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """The state for a checkpoint."""
+        """Return the state for a checkpoint."""
         return {f"average.{number}": weight for number, weight in enumerate(self.weights)} | {"averaged": torch.tensor(self.steps)}
 
     def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -629,7 +629,7 @@ class _RefinementRun:
         return Refined(self._initial_error, self._error(), len(self._held_back), self._steps, self._seconds(), self._rounded_before, least)
 
     def _phases(self) -> list[_Phase]:
-        """Each segment by itself, all together, all as int8 rounds them."""
+        """Return each segment by itself, all together, all as int8 rounds them."""
         rounding_start = 1.0 if self._rounding is None else 1 - self._settings.rounded
         # one segment by itself is the network, and whole networks bear no large steps
         joint_start = min(self._settings.apart if self._pairs.count > 1 else 0.0, rounding_start)
@@ -736,13 +736,13 @@ class _RefinementRun:
         )
 
     def _progress_share(self) -> float:
-        """Completed share of the work."""
+        """Return the completed share of the work."""
         by_steps = self._steps / self._settings.steps if self._settings.steps else 0.0
         by_time = self._seconds() / (60 * self._settings.minutes) if self._settings.minutes else 0.0
         return max(by_steps, by_time)
 
     def _seconds(self) -> float:
-        """Wall time so far, including that before an interruption."""
+        """Return the wall time so far, including that before an interruption."""
         return time.perf_counter() - self._start
 
     def _step(self, views: torch.Tensor, optimiser: torch.optim.Optimizer, apart: bool) -> None:
@@ -767,7 +767,7 @@ class _RefinementRun:
 def _identity(
     model: BranchedModel, captured: Captured, images: dict[str, torch.Tensor | None], refinement: Refinement, *, rounds: bool
 ) -> dict[str, str]:
-    """Fingerprints of all that decides how a refinement goes."""
+    """Return the fingerprints of all that decides how a refinement goes."""
     settings = f"{refinement} on {next(model.parameters()).device.type}" + (" with rounding" if rounds else "")
     return {
         "weights": fingerprint(captured.tensors | {f"branched.{key}": value for key, value in model.state_dict().items()}),

@@ -84,7 +84,7 @@ class _Statistics:
         self._handles = [layer.register_forward_pre_hook(self._note) for layer in layers]
 
     def take(self) -> torch.Tensor:
-        """The weighted mean since it was last taken, a scalar."""
+        """Return the weighted mean since it was last taken, a scalar."""
         values, self._values = self._values, []
         return (self._first * values[0] + sum(values[1:], values[0].new_zeros(()))) / (self._first + len(values) - 1)
 
@@ -104,7 +104,7 @@ class _Statistics:
 
 
 def synthesise(captured: Captured, preprocessing: Preprocessing, synthesis: Synthesis, progress: Progress = silent) -> list[torch.Tensor]:
-    """Images that a network sees as its training images, in equal numbers of its classes.
+    """Return the images that a network sees as its training images, in equal numbers of its classes.
 
     On a GPU where there is one. Each batch is kept in the cache once it is made, so that an interrupted synthesis goes on where it was,
     and more images are more batches.
@@ -157,7 +157,7 @@ def synthesise(captured: Captured, preprocessing: Preprocessing, synthesis: Synt
 
 
 def _levels(preprocessing: Preprocessing, level: float) -> torch.Tensor:
-    """The network's input for the darkest or brightest pixel, (1, 3, 1, 1)."""
+    """Return the network's input for the darkest or brightest pixel, (1, 3, 1, 1)."""
     mean, deviation = torch.tensor(preprocessing.mean), torch.tensor(preprocessing.std)
     return ((level - mean) / deviation).reshape(1, 3, 1, 1)
 
@@ -171,7 +171,7 @@ def _batch(
     settings: Synthesis,
     random: torch.Generator,
 ) -> torch.Tensor:
-    """One image of each of some classes, (n, 3, height, width), on the CPU."""
+    """Return one image of each of some classes, (n, 3, height, width), on the CPU."""
     low, high = bounds
     device = classes.device
     half = (size[0] // 2, size[1] // 2)
@@ -208,7 +208,7 @@ def _batch(
 
 
 def _reads(model: nn.Module, *shape: int) -> bool:
-    """Whether a network computes pictures of this shape, too: not where it reshapes to a number of pixels."""
+    """Return whether a network computes pictures of this shape, too: not where it reshapes to a number of pixels."""
     try:
         with torch.no_grad():
             model(torch.zeros(shape, device=next(model.parameters()).device))
@@ -218,6 +218,6 @@ def _reads(model: nn.Module, *shape: int) -> bool:
 
 
 def _variation(pixels: torch.Tensor) -> torch.Tensor:
-    """Root of the squared differences between neighbours, over the images, a scalar."""
+    """Return the root of the squared differences between neighbours, over the images, a scalar."""
     down, across = pixels[:, :, 1:] - pixels[:, :, :-1], pixels[:, :, :, 1:] - pixels[:, :, :, :-1]
     return (down.square().sum((1, 2, 3)).sqrt() + across.square().sum((1, 2, 3)).sqrt()).mean()

@@ -75,7 +75,7 @@ def errors_as_damaged(path: Path, hint: str) -> Iterator[None]:
 
 
 def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Contiguous tensors without shared memory, as the format requires: bands of rows share weights, others are views."""
+    """Return the contiguous tensors without shared memory, as the format requires: bands of rows share weights, others are views."""
     copies: dict[str, torch.Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():
@@ -94,12 +94,12 @@ def evenly_spread(rows: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def under(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
-    """Tensors whose names begin with a prefix, without it."""
+    """Return the tensors whose names begin with a prefix, without it."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The state of an optimiser as named tensors."""
+    """Return the state of an optimiser as named tensors."""
     return {
         f"{_OPTIMIZER}{index}.{key}": value
         for index, parameter in enumerate(parameters)

@@ -22,7 +22,7 @@ class InputChannels:
 
     @classmethod
     def of(cls, index: torch.Tensor) -> "InputChannels":
-        """The backbone whose repeated channels share equally."""
+        """Return the backbone whose repeated channels share equally."""
         counts = torch.bincount(index, minlength=int(index.max()) + 1)
         return cls(index, 1.0 / counts[index].float())
 
@@ -49,7 +49,7 @@ def importance(source: OpGraph, channels: ChannelGroups, weights: dict[str, dict
 
 
 def choose_units(branch: ScaledBranch, scores: dict[int, torch.Tensor], answers_for: int, sliced: bool) -> dict[int, torch.Tensor]:
-    """Units each group keeps, ascending; repeated ones where a group grows.
+    """Return the units each group keeps, ascending; repeated ones where a group grows.
 
     Args:
         answers_for: Channels, from `branch.backbone`, that the backbone must keep if
@@ -80,7 +80,7 @@ def choose_units(branch: ScaledBranch, scores: dict[int, torch.Tensor], answers_
 def kept_channels(
     channels: ChannelGroups, graph: OpGraph, name: str, chosen: dict[int, torch.Tensor], arriving: InputChannels | None
 ) -> InputChannels:
-    """Original channel of each channel of operator `name` in a branch, with its share.
+    """Return the original channel of each channel of operator `name` in a branch, with its share.
 
     Args:
         chosen: Units of each group, from `choose_units`.
@@ -108,7 +108,7 @@ def inherit(
     arriving: InputChannels | None,
     matches: Mapping[str, str] | None = None,
 ) -> dict[str, dict[str, torch.Tensor]]:
-    """The original's weights reduced to a branch.
+    """Return the original's weights reduced to a branch.
 
     Dense convolutions and linear layers are cut on both sides, depthwise and
     grouped ones and batch-norms with their channels.
@@ -163,7 +163,7 @@ class InheritedChannels:
     without_entry: bool  # Whether it reads that without an entry.
 
     def original_channels(self, name: str) -> torch.Tensor:
-        """Original channel of each channel of operator `name`, (channels,) int64."""
+        """Return the original channel of each channel of operator `name`, (channels,) int64."""
         return kept_channels(self.branch.channels, self.branch.source, name, self.chosen, self._read_channels).index
 
     @property
@@ -172,7 +172,7 @@ class InheritedChannels:
         return self.original_channels(self.branch.source.output)
 
     def weights(self, captured: Captured, matches: Mapping[str, str] | None = None) -> dict[str, dict[str, torch.Tensor]]:
-        """The original's weights reduced to the branch, see `inherit`."""
+        """Return the original's weights reduced to the branch, see `inherit`."""
         return inherit(self.branch, captured, self.chosen, self._read_channels, matches)
 
     @property

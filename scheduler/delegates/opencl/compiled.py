@@ -153,7 +153,7 @@ class OpenCLInvocation(AsyncInvocation):
             self._wait(self._after)
 
     def times(self) -> tuple[int, int] | None:
-        """When the device started the last enqueued work and when its outputs were ready, on the clock of `perf_counter_ns`."""
+        """Return when the device started the last enqueued work and when its outputs were ready, on the clock of `perf_counter_ns`."""
         first, last = self._before[:1], self._after[-1:]
         if not first or not last or first[0] is None:
             return None
@@ -251,7 +251,7 @@ class LaunchTime:
 
 
 def raised(times: Sequence[float], total: float) -> list[float]:
-    """Times raised to the one floor at which they sum to `total`; as they are where they sum to more.
+    """Return the times raised to the one floor at which they sum to `total`; as they are where they sum to more.
 
     A device waits for the thread that feeds it after each kernel that is shorter than a launch, so these take as long as the launch.
     """
@@ -327,7 +327,7 @@ class OpenCLCompiled(Compiled):
             raise device_error(self.device.name, "does not take the subgraph's buffers and kernels", error) from error
 
     def profile(self, runs: int = 3, fed: bool = False) -> list[LaunchTime]:
-        """The least time of each launch in `runs` runs on zeros, by the device's clock.
+        """Return the least time of each launch in `runs` runs on zeros, by the device's clock.
 
         Args:
             fed: As in a run without events after others: the device is warm, and a launch takes at least as long as its thread needs to
@@ -345,7 +345,7 @@ class OpenCLCompiled(Compiled):
         return [LaunchTime(launch, ms) for launch, ms in zip(self.launches, best, strict=True)]
 
     def commands(self, external: Mapping[str, Any]) -> list[Command]:
-        """Every launch with its arguments set.
+        """Return every launch with its arguments set.
 
         Args:
             external: Buffers of the inputs and outputs by name; kernels do not keep them alive.
@@ -397,7 +397,7 @@ class OpenCLCompiled(Compiled):
             self._constants[id(argument)] = self._buffer(argument.values.astype(np.float16 if self._half else np.float32, copy=False))
 
     def _weight_image(self, values: Array, power: int) -> Any:
-        """Weights as an image whose rows are filled one after the other."""
+        """Return the weights as an image whose rows are filled one after the other."""
         width = 1 << power
         texels = np.zeros((-(-values.size // (TEXEL * width)), width, TEXEL), values.dtype)
         texels.reshape(-1)[: values.size] = values.reshape(-1)
@@ -405,12 +405,12 @@ class OpenCLCompiled(Compiled):
         return self._cl.create_image(self.device.context, flags, self._texel(), texels.shape[1::-1], hostbuf=texels)
 
     def _row_image(self, arena: Any, size: int) -> Any:
-        """An arena as an image of one row."""
+        """Return an arena as an image of one row."""
         texels = size // (TEXEL * self._item_bytes)
         return self._cl.create_image(self.device.context, self._cl.mem_flags.READ_WRITE, self._texel(), (texels,), buffer=arena)
 
     def _readable(self, launch: Launch) -> Launch:
-        """The launch with buffers in place of images that its device cannot make so large."""
+        """Return the launch with buffers in place of images that its device cannot make so large."""
         limit = self.device.traits.images[2] * TEXEL * self._item_bytes
         images = [a.view.buffer for a in launch.arguments if isinstance(a, TensorArgument) and a.image]
         return launch if all(self.allocation.sizes[self.allocation.arenas[name]] <= limit for name in images) else launch.without_images()

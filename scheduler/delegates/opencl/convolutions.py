@@ -25,7 +25,7 @@ from scheduler.delegates.opencl.schedule import GPU_WORK_ITEMS, TILE_BLOCKS, Ker
 
 
 def pack(weight: Array, lanes: int, vc: int, width: int | None = None, order: tuple[int, ...] = (0, 3, 4, 2, 1)) -> Array:
-    """Weights M×C×KH×KW as [tile][kh][kw][input channel][vc][lane], or with the middle axes in another order.
+    """Return the weights M×C×KH×KW as [tile][kh][kw][input channel][vc][lane], or with the middle axes in another order.
 
     Args:
         width: Input channels, zeros behind those of the weights; as many as these have if None.
@@ -38,7 +38,7 @@ def pack(weight: Array, lanes: int, vc: int, width: int | None = None, order: tu
 
 
 def input_blocks(weight: Array, groups: int, lanes: int, vc: int) -> list[tuple[int, int]]:
-    """The blocks of input channels that each tile of a grouped convolution reads, those of all groups that it has a part of."""
+    """Return the blocks of input channels that each tile of a grouped convolution reads, those of all groups that it has a part of."""
     m, per_group, size = weight.shape[0], weight.shape[1], vc * lanes
     step = m // groups
     ranges = []
@@ -49,7 +49,7 @@ def input_blocks(weight: Array, groups: int, lanes: int, vc: int) -> list[tuple[
 
 
 def pack_grouped(weight: Array, groups: int, channels: int, lanes: int, vc: int) -> tuple[Array, Array]:
-    """Weights of a grouped convolution, a tile of output blocks reading only the input blocks of its groups.
+    """Return the weights of a grouped convolution, a tile of output blocks reading only the input blocks of its groups.
 
     Where groups and blocks are not aligned, a block holds channels of several
     groups: weights between channels of different groups are zero.
@@ -114,12 +114,12 @@ class Convolution:
         return description + (f" g{self.groups}" if self.groups > 1 else "")
 
     def residual_argument(self, state: KernelLowering) -> tuple[TensorArgument, ...]:
-        """The tensor that is added, if there is one."""
+        """Return the tensor that is added, if there is one."""
         return () if self.residual is None else (TensorArgument(state.blocked(self.residual)),)
 
 
 def read_convolution(state: KernelLowering, node: KernelNode) -> Convolution:
-    """The convolution of a node."""
+    """Return the convolution of a node."""
     x = node.inputs[0]
     if len(state.shape(x)) != 4:
         raise UnableError(f"its input has rank {len(state.shape(x))}, convolutions are over images")
@@ -146,14 +146,14 @@ def read_convolution(state: KernelLowering, node: KernelNode) -> Convolution:
 
 
 def read_bias(state: KernelLowering, node: KernelNode, channels: int) -> Array:
-    """The third input of a node, or zeros."""
+    """Return the third input of a node, or zeros."""
     if len(node.inputs) > 2 and node.inputs[2]:
         return np.ascontiguousarray(np.broadcast_to(as_float(state.constant(node.inputs[2])).reshape(-1), (channels,)))
     return np.zeros(channels, np.float32)
 
 
 def pad_to(values: Array, length: int) -> Array:
-    """A vector with zeros appended."""
+    """Return a vector with zeros appended."""
     padded = np.zeros(length, np.float32)
     padded[: len(values)] = values
     return padded
@@ -167,7 +167,7 @@ LOAD_VARIANTS: tuple[dict[str, int], ...] = ({"REGIONS": 0}, {"MERGED": 0})
 
 
 def suits_depthwise(conv: Convolution) -> bool:
-    """Whether each channel has a group of its own and the window is not too wide."""
+    """Return whether each channel has a group of its own and the window is not too wide."""
     channels = conv.input[1]
     return conv.groups == channels == conv.output[1] and channels > 1 and conv.kernel[1] <= MAX_WIDTH and conv.residual is None
 
@@ -213,7 +213,7 @@ def depthwise(state: KernelLowering, conv: Convolution) -> None:
 
 
 def depthwise_tiles(state: KernelLowering, conv: Convolution) -> list[Parameters]:
-    """Tiles, the best first.
+    """Return the tiles, the best first.
 
     A tile of VW pixels loads (VW − 1)·stride + KW vectors a row of the window
     for VW·KW multiply-adds; the wider the better, while sums and a row of loads
@@ -235,7 +235,7 @@ def depthwise_tiles(state: KernelLowering, conv: Convolution) -> list[Parameters
 
 
 def suits_stem(state: KernelLowering, conv: Convolution) -> bool:
-    """Whether the input is a row-major image of few channels, and nothing is added to the result."""
+    """Return whether the input is a row-major image of few channels, and nothing is added to the result."""
     is_small_image = state.is_row_major_only(conv.x) and conv.input[1] <= MAX_STEM_CHANNELS and conv.groups == 1
     return is_small_image and conv.residual is None and conv.dilation == (1, 1) and conv.output[3] > 1
 
@@ -275,7 +275,7 @@ def stem(state: KernelLowering, conv: Convolution) -> None:
 
 
 def _stem_preference(state: KernelLowering, width: int, tile: Parameters) -> tuple[bool, bool]:
-    """Order of tiles before that of the ranking: not much overlap at the end of a row, and the quickest on a CPU first.
+    """Return the order of tiles before that of the ranking: not much overlap at the end of a row, and the quickest on a CPU first.
 
     Inputs are read one by one here, so few pixels and many blocks are better
     than elsewhere: of 40 tiles on a Zen 4, two pixels times four blocks.
@@ -300,7 +300,7 @@ G = np.array(
 
 
 def suits_winograd(state: KernelLowering, conv: Convolution) -> bool:
-    """Whether it is a 3×3 convolution with stride 1 for which Winograd's algorithm is asked for or estimated to be quicker."""
+    """Return whether it is a 3×3 convolution with stride 1 for which Winograd's algorithm is asked for or estimated to be quicker."""
     switch = state.options.winograd
     legal = conv.kernel == (3, 3) and conv.stride == conv.dilation == (1, 1) and conv.groups == 1
     if not legal or switch == "off" or state.blocking.half:
@@ -312,7 +312,7 @@ def suits_winograd(state: KernelLowering, conv: Convolution) -> bool:
 
 
 def is_winograd_faster(state: KernelLowering, conv: Convolution) -> bool:
-    """Whether fewer multiplications outweigh the transforms, 36 weights for 9, and the pixels that tiles add at the border."""
+    """Return whether fewer multiplications outweigh the transforms, 36 weights for 9, and the pixels that tiles add at the border."""
     reads, writes = state.blocking.blocks(conv.input[1]), state.blocking.blocks(conv.output[1])
     depth = reads * state.blocking.lanes
     tiles = conv.output[0] * -(-conv.output[2] // TILE) * -(-conv.output[3] // TILE)
@@ -388,7 +388,7 @@ def winograd(state: KernelLowering, conv: Convolution) -> None:
 
 
 def _matrices(state: KernelLowering, name: str, tiles: int, channels: int) -> TensorView:
-    """Memory of 36 matrices: a row of channels in blocks for each tile."""
+    """Return the memory of 36 matrices: a row of channels in blocks for each tile."""
     lanes, row = state.blocking.lanes, state.blocking.blocks(channels) * state.blocking.lanes
     return TensorView(name, (POINTS * tiles, channels), 0, (row, lanes, row, row), lanes, POINTS * tiles * row * 4)
 
@@ -415,7 +415,7 @@ def convolution(state: KernelLowering, node: KernelNode) -> None:
 
 
 def padded(state: KernelLowering, conv: Convolution) -> Convolution:
-    """The convolution of a padded copy of its input, which needs no pads."""
+    """Return the convolution of a padded copy of its input, which needs no pads."""
     n, c, h, w = conv.input
     top, left, bottom, right = conv.pads
     name, shape = f"{conv.node.name}:padded", (n, c, h + top + bottom, w + left + right)
@@ -487,7 +487,7 @@ def direct(state: KernelLowering, conv: Convolution) -> None:
 
 
 def _packed(state: KernelLowering, conv: Convolution, vc: int, from_row_major: bool) -> tuple[Array, int, tuple[Argument, ...]]:
-    """Weights as the kernel reads them, blocks (or channels) of input that a tile reads, and where a group's begin."""
+    """Return the weights as the kernel reads them, blocks (or channels) of input that a tile reads, and where a group's begin."""
     lanes, c = state.blocking.lanes, conv.input[1]
     if conv.groups > 1:
         weight, starts = pack_grouped(conv.weight, conv.groups, c, lanes, vc)
@@ -498,7 +498,7 @@ def _packed(state: KernelLowering, conv: Convolution, vc: int, from_row_major: b
 
 
 def grouped_depths(conv: Convolution, lanes: int) -> dict[int, int]:
-    """Multiply-accumulates of one output element by blocks of a tile: one that has parts of several groups reads them all."""
+    """Return the multiply-accumulates of one output element by blocks of a tile: one that has parts of several groups reads them all."""
     if conv.groups == 1:
         return {}
     window = conv.kernel[0] * conv.kernel[1]
@@ -507,7 +507,7 @@ def grouped_depths(conv: Convolution, lanes: int) -> dict[int, int]:
 
 
 def split_of(state: KernelLowering, items: int, blocks: int, local: Size) -> int:
-    """How many work-items share one tile: as many as fill a GPU, while each has channels left and the group is legal."""
+    """Return how many work-items share one tile: as many as fill a GPU, while each has channels left and the group is legal."""
     split = 1
     if state.traits.cpu:
         return split
@@ -518,14 +518,14 @@ def split_of(state: KernelLowering, items: int, blocks: int, local: Size) -> int
 
 
 def _even(view: TensorView) -> bool:
-    """Whether all pixels of all images lie at equal distances."""
+    """Return whether all pixels of all images lie at equal distances."""
     n, _, h, w = view.image
     image, _, row, column = view.strides
     return (h == 1 or row == w * column) and (n == 1 or image == h * w * column)
 
 
 def candidates(state: KernelLowering, problem: KernelProblem) -> list[Parameters]:
-    """Legal tiles, the best first; the one that paper 004 gives as its example where that is asked for.
+    """Return the legal tiles, the best first; the one that paper 004 gives as its example where that is asked for.
 
     Computing with half takes registers for sums in floats and, of half the size, for those in half that join them.
     """
@@ -538,7 +538,7 @@ def candidates(state: KernelLowering, problem: KernelProblem) -> list[Parameters
 
 
 def tile_grid(state: KernelLowering, tile: Parameters, tiles: tuple[int, int], batch: int = 1) -> tuple[Size, Size]:
-    """Grid and work-group of a kernel with one work-item a tile."""
+    """Return the grid and work-group of a kernel with one work-item a tile."""
     grid = (tiles[1], tiles[0], batch) if tile["CHANNELS_FIRST"] else (tiles[0], tiles[1], batch)
     return grid, fit_local(state.traits, grid, tile["CHANNELS_FIRST"])
 

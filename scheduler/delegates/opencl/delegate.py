@@ -62,7 +62,7 @@ class OpenCLTuning(Tuning):
         super().__init__(f"{device.name}, {device.driver}", self._steps())
 
     def _steps(self) -> int:
-        """Launches, or convolutions where their schedules are tuned."""
+        """Return the launches, or convolutions where their schedules are tuned."""
         launches = self._before.launches
         if self._mode is not None:
             return len(launches)
@@ -78,7 +78,7 @@ class OpenCLTuning(Tuning):
         }
 
     def rows(self, choices: Mapping[tuple[str, str], Any]) -> list[TunedKernel]:
-        """Each launch, measured before and after in turns."""
+        """Return each launch, measured before and after in turns."""
         times = interleaved_profiles((self._before, self._delegate.compile(self._model)), PROFILE_ROUNDS)
         return [self._row(old, new, choices) for old, new in pair_launches(*times)]
 
@@ -100,7 +100,7 @@ class OpenCLTuning(Tuning):
 
 
 def pair_launches(before: Sequence[Any], after: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """Launches of the same node before and after; another algorithm has other launches, whose times replace the node's."""
+    """Return the launches of the same node before and after; another algorithm has other launches, whose times replace the node's."""
     pairs: list[tuple[Any, Any]] = []
     nodes = list(dict.fromkeys([row.launch.node for row in before] + [row.launch.node for row in after]))
     for node in nodes:
@@ -152,7 +152,7 @@ class OpenCLDelegate(Delegate):
 
     @classmethod
     def unavailable(cls) -> str | None:
-        """Whether pyopencl or an OpenCL device is missing."""
+        """Return whether pyopencl or an OpenCL device is missing."""
         return unavailable_reason()
 
     @property
@@ -162,17 +162,17 @@ class OpenCLDelegate(Delegate):
 
     @classmethod
     def create(cls, cores: tuple[int, ...]) -> Self:
-        """A delegate whose CPU device computes on `cores`; subgraphs that it refuses fall back on the CPU."""
+        """Return a delegate whose CPU device computes on `cores`; subgraphs that it refuses fall back on the CPU."""
         return cls(cores, fallback=True)
 
     @classmethod
     def create_untuned(cls, cores: tuple[int, ...]) -> Self:
-        """A delegate that takes no schedule from any cache or table."""
+        """Return a delegate that takes no schedule from any cache or table."""
         return cls(cores, options=Options(tuned=False), fallback=True)
 
     @classmethod
     def needs_core(cls) -> bool:
-        """Whether the device is a CPU: then subgraphs compute on a core, which they must not share with the scheduler's thread."""
+        """Return whether the device is a CPU: then subgraphs compute on a core, which they must not share with the scheduler's thread."""
         return device_traits(find_device()).cpu
 
     def allocator(self) -> Allocate | None:
@@ -205,7 +205,7 @@ class OpenCLDelegate(Delegate):
         return self.in_precision(entry.precision).node_placements(bundle.file(entry.file))
 
     def tuning_from(self, bundle: "Bundle", name: str, mode: str) -> OpenCLTuning:
-        """The kernels of a bundle's subgraph in its precision: their schedules, or by the other modes their work-groups."""
+        """Return the kernels of a bundle's subgraph in its precision: their schedules, or by the other modes their work-groups."""
         entry = bundle.subgraph(name)
         groups: Mode | None = "fast" if mode == "fast" else "exhaustive" if mode == "exhaustive" else None
         return OpenCLTuning(self.in_precision(entry.precision), bundle.file(entry.file), name, groups)
@@ -251,7 +251,7 @@ class OpenCLDelegate(Delegate):
         return tuned
 
     def compile_with(self, model: Path, schedules: Mapping[tuple[str, str], Mapping[str, int]]) -> OpenCLCompiled:
-        """A subgraph compiled with these schedules, whatever the cache holds.
+        """Return a subgraph compiled with these schedules, whatever the cache holds.
 
         Args:
             schedules: Parameters by kernel and shape; others are taken untuned.
@@ -263,7 +263,7 @@ class OpenCLDelegate(Delegate):
         return self._compiled(graph, self._launches(graph, schedules))
 
     def _launches(self, graph: KernelGraph, schedules: Mapping[tuple[str, str], Mapping[str, int]]) -> list[Launch]:
-        """The launches of a graph that is simplified and fused."""
+        """Return the launches of a graph that is simplified and fused."""
         traits = open_device(self._cores).traits
         return lower(graph, traits.blocking(self._half), traits, self._options, Schedules(traits, schedules))
 
@@ -305,12 +305,12 @@ class OpenCLDelegate(Delegate):
         return graph
 
     def refusals(self, graph: KernelGraph) -> dict[str, str]:
-        """Nodes of a graph that is simplified and fused which no kernel computes, by name, with the reason."""
+        """Return the nodes of a graph that is simplified and fused which no kernel computes, by name, with the reason."""
         traits = open_device(self._cores).traits
         return refusals(graph, traits.blocking(self._half), traits, self._options, Schedules(traits, {}))
 
     def node_placements(self, model: Path) -> list[NodePlacement]:
-        """Each operator with its kernel's measured time, or the operator that absorbed it; the reason why a subgraph is refused."""
+        """Return each operator with its kernel's measured time, or the operator that absorbed it; the reason why a subgraph is refused."""
         try:
             graph = read_graph(model)
             compiled = self.compile(model)

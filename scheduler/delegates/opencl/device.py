@@ -33,7 +33,7 @@ UNKNOWN = "generic"
 
 
 def is_unknown(device: Any) -> bool:
-    """Whether a `pyopencl.Device` is PoCL's for a processor that its compiler does not know."""
+    """Return whether a `pyopencl.Device` is PoCL's for a processor that its compiler does not know."""
     return bool(device.platform.name == "Portable Computing Language" and device.version.split()[-1].endswith(f"-{UNKNOWN}"))
 
 
@@ -73,7 +73,7 @@ class Traits:
     images: tuple[int, int, int] = (0, 0, 0)
 
     def blocking(self, half: bool) -> Blocking:
-        """How blocked tensors lie in memory."""
+        """Return how blocked tensors lie in memory."""
         return Blocking(self.lanes, self.blocks_inside, half)
 
 
@@ -92,7 +92,7 @@ class OpenDevice:
 
 
 def unavailable_reason() -> str | None:
-    """Why no OpenCL device can be used, or None."""
+    """Return why no OpenCL device can be used, or None."""
     if importlib.util.find_spec("pyopencl") is None:
         return f"pyopencl is not installed ({INSTALL})"
     try:
@@ -104,7 +104,7 @@ def unavailable_reason() -> str | None:
 
 @cache
 def find_device() -> Any:
-    """The `pyopencl.Device` to use.
+    """Return the `pyopencl.Device` to use.
 
     Raises:
         MissingBackendError: If pyopencl or every OpenCL driver is missing.
@@ -137,7 +137,7 @@ def choose_device(devices: Sequence[Any], name_or_number: str) -> Any:
 
 
 def _devices(cl: Any) -> list[Any]:
-    """The devices of all drivers; one that fails does not hide the others."""
+    """Return the devices of all drivers; one that fails does not hide the others."""
     devices: list[Any] = []
     failure: Exception | None = None
     try:
@@ -154,7 +154,7 @@ def _devices(cl: Any) -> list[Any]:
 
 
 def _no_device(cl: Any) -> MissingBackendError:
-    """Why no device is left."""
+    """Return why no device is left."""
     unknown = [device.name.strip() for platform in cl.get_platforms() for device in platform.get_devices() if is_unknown(device)]
     if unknown:
         return MissingBackendError(
@@ -165,7 +165,7 @@ def _no_device(cl: Any) -> MissingBackendError:
 
 
 def open_device(cores: tuple[int, ...]) -> OpenDevice:
-    """A context and a queue of the device to use.
+    """Return a context and a queue of the device to use.
 
     On a CPU device one thread a core computes, pinned to it; the device is cut
     to as many of its units, of which one driver thread serves each.
@@ -197,7 +197,7 @@ def _open(cores: tuple[int, ...]) -> OpenDevice:
 
 
 def device_traits(device: Any) -> Traits:
-    """The entry of devices.toml that fits a device, with the limits that the device states."""
+    """Return the entry of devices.toml that fits a device, with the limits that the device states."""
     description = f"{device.name} {device.version}"
     extensions = device.extensions.split()
     for entry in _entries():
@@ -221,14 +221,14 @@ def device_traits(device: Any) -> Traits:
 
 
 def _image_limits(device: Any) -> tuple[int, int, int]:
-    """`Traits.images` of a device that reads images."""
+    """Return `Traits.images` of a device that reads images."""
     if not device.image_support:
         return 0, 0, 0
     return device.image2d_max_width, device.image2d_max_height, device.image_max_buffer_size
 
 
 def _matches_entry(entry: dict[str, Any], device: Any) -> bool:
-    """Whether an entry of devices.toml is for a device: its names, and for a CPU that no name distinguishes, its type and instructions."""
+    """Return whether an entry of devices.toml is for a device: its names, and for a CPU that no name distinguishes, its type and instructions."""
     patterns = ((entry["platform"], device.platform.name), (entry["device"], f"{device.name} {device.version}"))
     if not all(re.search(pattern, text, re.IGNORECASE) for pattern, text in patterns):
         return False
@@ -281,7 +281,7 @@ _COPY_BYTES, _COPY_ROUNDS = 1 << 20, 7
 
 
 def pinned_bytes(device: OpenDevice, size: int) -> NDArray[np.uint8]:
-    """Zeros in memory that the driver has pinned, mapped as long as the array lives.
+    """Return the zeros in memory that the driver has pinned, mapped as long as the array lives.
 
     Raises:
         MemoryError: If the driver has none.
@@ -298,7 +298,7 @@ def pinned_bytes(device: OpenDevice, size: int) -> NDArray[np.uint8]:
 
 @cache
 def pinned_is_faster(device: OpenDevice) -> bool:
-    """Whether copies of pinned memory are faster than copies of ordinary memory; measured once."""
+    """Return whether copies of pinned memory are faster than copies of ordinary memory; measured once."""
     cl = _pyopencl()
     if device.traits.cpu:
         return False
@@ -322,7 +322,7 @@ def pinned_is_faster(device: OpenDevice) -> bool:
 
 @cache
 def native_enqueue() -> Callable[..., int]:
-    """``clEnqueueNDRangeKernel`` of the library that pyopencl uses, called with the interpreter's lock held: it returns at once."""
+    """Return ``clEnqueueNDRangeKernel`` of the library that pyopencl uses, called with the interpreter's lock held: it returns at once."""
     function: Any = ctypes.PyDLL(_pyopencl()._cl.__file__).clEnqueueNDRangeKernel
     pointer, number = ctypes.c_void_p, ctypes.c_uint
     function.argtypes = [pointer, pointer, number, pointer, pointer, pointer, number, pointer, pointer]
@@ -330,7 +330,7 @@ def native_enqueue() -> Callable[..., int]:
 
 
 def native_launch(kernel: Any, grid: Sequence[int], local: Sequence[int] | None) -> tuple[Any, int, Any, Any]:
-    """Kernel, dimensions and sizes as `native_enqueue` takes them."""
+    """Return the kernel, dimensions and sizes as `native_enqueue` takes them."""
     sizes = ctypes.c_size_t * len(grid)
     return kernel.int_ptr, len(grid), sizes(*grid), sizes(*local) if local else None
 
@@ -357,17 +357,17 @@ _DIGEST = hashlib.sha256().digest_size
 
 
 def binary_folder() -> Path:
-    """``$XDG_CACHE_HOME/nn-stretch/opencl``, below ``~/.cache`` by default."""
+    """Return ``$XDG_CACHE_HOME/nn-stretch/opencl``, below ``~/.cache`` by default."""
     return cache_folder("opencl")
 
 
 def binary_file(*parts: str) -> Path:
-    """Where the binary lies of a kernel for which all these words are the same."""
+    """Return where the binary lies of a kernel for which all these words are the same."""
     return binary_folder() / f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()}.bin"
 
 
 def read_binary(path: Path) -> bytes | None:
-    """A binary as it was written, or None: drivers need not notice that one is damaged."""
+    """Return a binary as it was written, or None: drivers need not notice that one is damaged."""
     try:
         content = path.read_bytes()
     except OSError:
@@ -398,7 +398,7 @@ FOLDERS = [FOLDER]
 
 @cache
 def source(kernel: str) -> str:
-    """The source of one kernel, with what all kernels share in front."""
+    """Return the source of one kernel, with what all kernels share in front."""
     paths = [path for folder in FOLDERS if (path := folder / f"{kernel}.cl").is_file()]
     if not paths:
         raise StretchError(f"the kernel `{kernel}` has no file {kernel}.cl in {', '.join(map(str, FOLDERS))}")
@@ -407,7 +407,7 @@ def source(kernel: str) -> str:
 
 @cache
 def source_hash(kernel: str) -> str:
-    """Hash of a kernel's source, so that schedules tuned for another version are not used."""
+    """Return the hash of a kernel's source, so that schedules tuned for another version are not used."""
     return hashlib.sha256(source(kernel).encode()).hexdigest()[:16]
 
 
@@ -421,7 +421,7 @@ class Programs:
         self._lock = threading.Lock()
 
     def kernel(self, name: str, defines: Defines) -> Any:
-        """A `pyopencl.Kernel` of its own, so that its arguments stay set."""
+        """Return a `pyopencl.Kernel` of its own, so that its arguments stay set."""
         import pyopencl
 
         with self._lock:
@@ -458,7 +458,7 @@ class Programs:
 
 @cache
 def programs_of(device: OpenDevice, half: bool) -> Programs:
-    """The kernels of a device and storage type, which all subgraphs share."""
+    """Return the kernels of a device and storage type, which all subgraphs share."""
     return Programs(device, half)
 
 

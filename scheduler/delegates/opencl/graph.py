@@ -30,7 +30,7 @@ class KernelNode:
     merged: tuple[str, ...] = ()  # Names of the ONNX nodes that it computes, its own included.
 
     def with_attrs(self, **attrs: Any) -> "KernelNode":
-        """A copy with some attributes set."""
+        """Return a copy with some attributes set."""
         return replace(self, attrs={**self.attrs, **attrs})
 
 
@@ -46,11 +46,11 @@ class KernelGraph:
     removed: dict[str, str] = field(default_factory=dict)  # Reasons why ONNX nodes are part of no node any more, by name.
 
     def writers(self) -> dict[str, KernelNode]:
-        """The node that writes each tensor."""
+        """Return the node that writes each tensor."""
         return {node.output: node for node in self.nodes}
 
     def only_reader(self, tensor: str) -> KernelNode | None:
-        """The node that alone reads a tensor which is no output, or None."""
+        """Return the node that alone reads a tensor which is no output, or None."""
         if tensor in self.outputs:
             return None
         readers = [node for node in self.nodes if tensor in node.inputs]
@@ -58,7 +58,7 @@ class KernelGraph:
 
 
 def read_graph(model: Path) -> KernelGraph:
-    """The graph in an ONNX file.
+    """Return the graph in an ONNX file.
 
     Raises:
         UnableError: If the file is none that kernels here compute, or a node has several results.
@@ -89,7 +89,7 @@ def read_graph(model: Path) -> KernelGraph:
 
 
 def _real(values: Array) -> Array:
-    """Weights in single precision, whatever they are stored in."""
+    """Return the weights in single precision, whatever they are stored in."""
     return values.astype(np.float32) if values.dtype == np.float16 else values
 
 
@@ -377,7 +377,7 @@ def _merge_activation(graph: KernelGraph, node: KernelNode) -> bool:
 
 
 def _merge_residual(graph: KernelGraph, node: KernelNode) -> bool:
-    """`add(conv, z)` into the convolution, where z has the result's shape and exists before it."""
+    """Return `add(conv, z)` into the convolution, where z has the result's shape and exists before it."""
     if node.op not in RESIDUAL or "residual" in node.attrs:
         return False
     after = graph.only_reader(node.output)

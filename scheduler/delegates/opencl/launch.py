@@ -31,11 +31,11 @@ class Blocking:
         return 2 if self.half else 4
 
     def blocks(self, channels: int) -> int:
-        """Blocks that hold `channels`; lanes of the last one may be padding."""
+        """Return the blocks that hold `channels`; lanes of the last one may be padding."""
         return -(-channels // self.lanes)
 
     def blocked(self, buffer: str, shape: Shape) -> "TensorView":
-        """A blocked tensor of shape N×C or N×C×H×W that fills a buffer."""
+        """Return a blocked tensor of shape N×C or N×C×H×W that fills a buffer."""
         n, c, h, w = image_shape(shape)
         blocks = self.blocks(c)
         if self.blocks_inside:
@@ -86,7 +86,7 @@ class TensorView:
 
 
 def row_major_view(buffer: str, shape: Shape, owner: MemoryOwner = "device") -> TensorView:
-    """A tensor in row-major order, in floats; of rank 2 and 4 its strides are those of N, C, H, W."""
+    """Return a tensor in row-major order, in floats; of rank 2 and 4 its strides are those of N, C, H, W."""
     strides = (0, 1, 0, 0)
     if len(shape) in (2, 4):
         _, c, h, w = image_shape(shape)
@@ -173,7 +173,7 @@ class Launch:
         return tuple(-(-grid_size // local_size) * local_size for grid_size, local_size in zip(self.grid, self.local, strict=True))
 
     def traffic(self, item_bytes: int) -> int:
-        """Bytes that it moves if it reads every input and weight and writes every result once."""
+        """Return the bytes that it moves if it reads every input and weight and writes every result once."""
         total = 0
         for argument in self.arguments:
             match argument:
@@ -209,7 +209,7 @@ class Launch:
 
 
 def intermediates(launches: Sequence[Launch]) -> Lifetimes:
-    """The tensors between launches that run in this order; slices of a tensor share its name."""
+    """Return the tensors between launches that run in this order; slices of a tensor share its name."""
     sizes: dict[str, int] = {}
     steps: dict[str, list[int]] = {}
     for i, launch in enumerate(launches):

@@ -48,7 +48,7 @@ class KernelLowering:
         self._slices = concat_slices(self.graph, self.blocking)
 
     def shape(self, name: str) -> Shape:
-        """Shape of a tensor."""
+        """Return the shape of a tensor."""
         return self.graph.shapes[name]
 
     def blocked(self, name: str) -> TensorView:
@@ -71,7 +71,7 @@ class KernelLowering:
         return self._row_major[name]
 
     def is_row_major_only(self, name: str) -> bool:
-        """Whether a tensor exists in row-major order and not in blocks."""
+        """Return whether a tensor exists in row-major order and not in blocks."""
         return name in self._row_major and name not in self._blocked
 
     def result(self, name: str, *, allow_row_major: bool = False) -> TensorView:
@@ -104,11 +104,11 @@ class KernelLowering:
         return placement and self._blocked[placement.whole].channels(placement.first, sum(self.shape(name)[1] for name in parts))
 
     def is_slice(self, name: str) -> bool:
-        """Whether a tensor is written as a slice of a concatenation, so that it is not copied."""
+        """Return whether a tensor is written as a slice of a concatenation, so that it is not copied."""
         return name in self._slices
 
     def constant(self, name: str) -> Array:
-        """A constant's values.
+        """Return a constant's values.
 
         Raises:
             UnableError: If the tensor is computed.
@@ -166,7 +166,7 @@ class KernelLowering:
 
 
 def concat_slices(graph: KernelGraph, blocking: Blocking) -> dict[str, TensorPlacement]:
-    """Tensors that can be written straight into a concatenation of channels: the result's name and the first channel.
+    """Return the tensors that can be written straight into a concatenation of channels: the result's name and the first channel.
 
     A part must start at a block and be written by a node of this graph, which
     writes it nowhere else; of several concatenations of a tensor, the last has it.
@@ -183,7 +183,7 @@ def concat_slices(graph: KernelGraph, blocking: Blocking) -> dict[str, TensorPla
 
 
 def as_float(values: Array) -> Array:
-    """Constants as contiguous float32."""
+    """Return the constants as contiguous float32."""
     return np.ascontiguousarray(values, np.float32)
 
 
@@ -194,35 +194,35 @@ CPU_DEPTHWISE = (4, 4, 1)
 
 
 def defines(**macros: int | str) -> Defines:
-    """Macros in a fixed order, so that equal ones are built once."""
+    """Return the macros in a fixed order, so that equal ones are built once."""
     return tuple(sorted((name, str(int(value) if isinstance(value, bool) else value)) for name, value in macros.items()))
 
 
 def switches(state: KernelLowering) -> dict[str, int]:
-    """Macros of the options that change how a convolution is computed, not what."""
+    """Return the macros of the options that change how a convolution is computed, not what."""
     options = state.options
     return {"REGIONS": options.borders == "regions", "MERGED": options.loads == "merged", "UNROLL": options.unroll}
 
 
 def reads_vectors(state: KernelLowering) -> bool:
-    """Whether convolutions load a block of inputs at once and take it apart; PoCL is quicker with one load a lane, of floats."""
+    """Return whether convolutions load a block of inputs at once and take it apart; PoCL is quicker with one load a lane, of floats."""
     access = state.options.access
     return state.blocking.half or not state.traits.cpu if access == "auto" else access == "vector"
 
 
 def activation_arguments(activation: FusedActivation) -> tuple[Argument, Argument]:
-    """The arguments `ACT_ARGS`."""
+    """Return the arguments `ACT_ARGS`."""
     return Float(activation.a), Float(activation.b)
 
 
 def activation(node: KernelNode) -> FusedActivation:
-    """The activation at the end of a node."""
+    """Return the activation at the end of a node."""
     kind = node.attrs.get("activation", NONE)
     return kind if isinstance(kind, FusedActivation) else NONE
 
 
 def light_grid(traits: Traits, blocks: int, pixels: int, images: int) -> tuple[dict[str, int], Size, Size]:
-    """Macros, grid and work-group of a kernel with one work-item per block of channels and pixel.
+    """Return the macros, grid and work-group of a kernel with one work-item per block of channels and pixel.
 
     Neighbouring work-items read neighbouring memory: blocks of one pixel, or pixels of one block.
     """
@@ -232,7 +232,7 @@ def light_grid(traits: Traits, blocks: int, pixels: int, images: int) -> tuple[d
 
 
 def fit_local(traits: Traits, grid: Size, channels_first: int = 1) -> Size:
-    """A work-group for a grid: the device's own where the grid is large, its first side no longer than the grid's otherwise."""
+    """Return a work-group for a grid: the device's own where the grid is large, its first side no longer than the grid's otherwise."""
     if traits.cpu:
         channels, pixels, images = traits.local
         return (channels, pixels, images) if channels_first else (pixels, channels, images)
@@ -241,22 +241,22 @@ def fit_local(traits: Traits, grid: Size, channels_first: int = 1) -> Size:
 
 
 def _power(size: int) -> int:
-    """The least power of 2 that is not below `size`."""
+    """Return the least power of 2 that is not below `size`."""
     return int(1 << (size - 1).bit_length())
 
 
 def line_local(traits: Traits) -> Size:
-    """Work-group of a kernel with a one-dimensional grid."""
+    """Return the work-group of a kernel with a one-dimensional grid."""
     return (16,) if traits.cpu else (min(64, traits.max_local),)
 
 
 def describe(node: KernelNode, *shapes: tuple[int, ...]) -> str:
-    """The shapes of an operator in words."""
+    """Return the shapes of an operator in words."""
     return f"{node.op.lower()} " + " ".join("x".join(map(str, shape)) for shape in shapes)
 
 
 def image_power(state: KernelLowering, weights: Array) -> int:
-    """Power of 2 of the width of an image of these weights; 0 where the device reads buffers or has no image so large."""
+    """Return the power of 2 of the width of an image of these weights; 0 where the device reads buffers or has no image so large."""
     width, height, _ = state.traits.images
     texels = weights.size // TEXEL
     if state.blocking.lanes != TEXEL or width < 2:
@@ -266,10 +266,10 @@ def image_power(state: KernelLowering, weights: Array) -> int:
 
 
 def reads_image(state: KernelLowering, x: TensorView) -> bool:
-    """Whether a kernel reads an input as an image, if its memory is not too large for one."""
+    """Return whether a kernel reads an input as an image, if its memory is not too large for one."""
     return state.blocking.lanes == x.lanes == TEXEL and state.traits.images[2] > 0
 
 
 def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Row-major strides."""
+    """Return the row-major strides."""
     return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))

@@ -60,7 +60,7 @@ class Schedules:
     problems: list[tuple[KernelProblem, list[Parameters]]] = field(default_factory=list)
 
     def parameters(self, problem: KernelProblem, candidates: Sequence[Parameters]) -> Parameters:
-        """The parameters to compile with.
+        """Return the parameters to compile with.
 
         Args:
             candidates: Legal parameters, the best first.
@@ -79,7 +79,7 @@ class Schedules:
 
 
 def rank_tiles(schedules: Schedules, problem: KernelProblem, legal: Callable[[int, int], bool] = lambda vw, vc: True) -> list[Parameters]:
-    """Tiles of a convolution, the one with the least estimated time first, each in both orders of the grid."""
+    """Return the tiles of a convolution, the one with the least estimated time first, each in both orders of the grid."""
     traits = schedules.traits
     estimates = [
         (tile_cycles(traits, problem, vw, vc), -vw, -vc)
@@ -92,7 +92,7 @@ def rank_tiles(schedules: Schedules, problem: KernelProblem, legal: Callable[[in
 
 
 def least_cycles(schedules: Schedules, problem: KernelProblem) -> float:
-    """Estimated time of the best tile, with that of reading the weights once."""
+    """Return the estimated time of the best tile, with that of reading the weights once."""
     best = min(
         tile_cycles(schedules.traits, problem, vw, vc)
         for vw, vc in schedules.tiles
@@ -104,7 +104,7 @@ def least_cycles(schedules: Schedules, problem: KernelProblem) -> float:
 
 
 def tile_cycles(traits: Traits, problem: KernelProblem, vw: int, vc: int) -> float:
-    """Estimated time of a convolution in tiles of VW pixels and VC blocks: learned for the device's kind, else analytic."""
+    """Return the estimated time of a convolution in tiles of VW pixels and VC blocks: learned for the device's kind, else analytic."""
     costs = COSTS.get(traits.id)
     if costs is None:
         return analytic_cycles(traits, problem, vw, vc)
@@ -112,7 +112,7 @@ def tile_cycles(traits: Traits, problem: KernelProblem, vw: int, vc: int) -> flo
 
 
 def analytic_cycles(traits: Traits, problem: KernelProblem, vw: int, vc: int) -> float:
-    """An estimate for devices that nothing was learned on.
+    """Return an estimate for devices that nothing was learned on.
 
     For each input channel a tile of VW pixels and VC blocks does VW·VC vector
     multiply-adds and VW + VC loads. The estimate counts the slower of the two
@@ -139,14 +139,14 @@ class TileCosts:
     load: float  # Cycles in which one block's weights for one input channel come into the first cache, once a work-group.
 
     def cycles(self, problem: KernelProblem, vw: int, vc: int, group: int) -> float:
-        """Estimated time."""
+        """Return the estimated time."""
         across, down = -(-problem.pixels // vw), -(-problem.blocks // vc)
         channel = across * self.steps[vw, vc] + -(-across // group) * vc * self.load
         return problem.batch * down * problem.depths.get(vc, problem.depth) * channel
 
 
 def read_costs() -> dict[str, TileCosts]:
-    """The learned costs by kind of device."""
+    """Return the learned costs by kind of device."""
     kinds = json.loads(Path(__file__).with_name("costs.json").read_text())
     return {kind: TileCosts({(vw, vc): cycles for vw, vc, cycles in entry["steps"]}, entry["load"]) for kind, entry in kinds.items()}
 

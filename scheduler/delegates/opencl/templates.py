@@ -78,7 +78,7 @@ def _operand(state: KernelLowering, name: str, shape: tuple[int, ...]) -> Tensor
 
 
 def constant_operand(state: KernelLowering, name: str, values: Array, shape: tuple[int, ...]) -> TensorArgument:
-    """A constant, brought to the rank of the result and into blocks."""
+    """Return a constant, brought to the rank of the result and into blocks."""
     if values.ndim > len(shape):
         raise UnableError(f"the constant `{name}` has a higher rank than the result")
     operand_shape = image_shape((1,) * (len(shape) - values.ndim) + values.shape)
@@ -98,7 +98,7 @@ def to_blocks(values: Array, blocking: Blocking) -> Array:
 
 
 def _repeated(view: TensorView, shape: tuple[int, ...]) -> TensorView:
-    """A view whose strides repeat axes of size 1 where the result has more."""
+    """Return a view whose strides repeat axes of size 1 where the result has more."""
     strides = tuple(
         0 if size == 1 and result_size > 1 else stride
         for size, result_size, stride in zip(view.image, image_shape(shape), view.strides, strict=True)
@@ -419,7 +419,7 @@ def add_template(op: str, template: Template, kernels: Path) -> None:
 
 
 def lower(graph: KernelGraph, blocking: Blocking, traits: Traits, options: Options, schedules: Schedules) -> list[Launch]:
-    """The launches that compute a simplified and fused graph, in order."""
+    """Return the launches that compute a simplified and fused graph, in order."""
     state = KernelLowering(graph, blocking, traits, options, schedules)
     for node in graph.nodes:
         template = TEMPLATES.get(node.op)

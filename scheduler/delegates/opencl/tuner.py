@@ -41,22 +41,22 @@ class TunedSchedule:
 
 
 def open_cache(device: OpenDevice, half: bool) -> TuningCache:
-    """The tuned schedules of a device and storage type."""
+    """Return the tuned schedules of a device and storage type."""
     return TuningCache(f"{device.name} {device_kind(device, half)}", device.driver)
 
 
 def cached_schedules(cache: TuningCache) -> dict[tuple[str, str], Parameters]:
-    """The user's schedules of kernels whose source has not changed since they were tuned."""
+    """Return the user's schedules of kernels whose source has not changed since they were tuned."""
     return _current(cache.entries("schedule"))
 
 
 def shipped_schedules(device: OpenDevice, half: bool) -> dict[tuple[str, str], Parameters]:
-    """The package's schedules for devices of this kind, of kernels whose source has not changed since."""
+    """Return the package's schedules for devices of this kind, of kernels whose source has not changed since."""
     return _current(shipped_entries(device_kind(device, half)))
 
 
 def device_kind(device: OpenDevice, half: bool) -> str:
-    """Kind of device and storage type that schedules are shipped for."""
+    """Return the kind of device and storage type that schedules are shipped for."""
     return f"{device.traits.id}{' half' if half else ''}"
 
 
@@ -65,7 +65,7 @@ def _current(entries: Iterable[Entry]) -> dict[tuple[str, str], Parameters]:
 
 
 def kernel_hash(kernel: str) -> str:
-    """Hash of the source whose schedule a problem of this name asks for."""
+    """Return the hash of the source whose schedule a problem of this name asks for."""
     return source_hash(SOURCES.get(kernel, kernel))
 
 
@@ -119,7 +119,7 @@ class ScheduleTuner:
     def _tune_node(
         self, graph: KernelGraph, current: Mapping[tuple[str, str], Parameters], done: AbstractSet[tuple[str, str]], end: float
     ) -> Iterator[TunedSchedule]:
-        """Results for one convolution until the end; `taken` and `done` grow while the caller takes it."""
+        """Yield the results for one convolution until the end; `taken` and `done` grow while the caller takes it."""
         options = self._options
         for variant in (replace(options, winograd="off"), replace(options, winograd="on")):
             schedules = Schedules(self._device.traits, current)
@@ -135,7 +135,7 @@ class ScheduleTuner:
     def _algorithm(
         self, graph: KernelGraph, current: Mapping[tuple[str, str], Parameters], done: AbstractSet[tuple[str, str]]
     ) -> Iterator[TunedSchedule]:
-        """Whether Winograd's algorithm or the direct one is quicker, each with its best schedule."""
+        """Yield whether Winograd's algorithm or the direct one is quicker, each with its best schedule."""
         compiled = {
             use: self._compile(graph, replace(self._options, winograd=use), Schedules(self._device.traits, current))
             for use in ("off", "on")
@@ -176,7 +176,7 @@ class ScheduleTuner:
         key: tuple[str, str],
         candidates: Sequence[Parameters],
     ) -> list[tuple[Parameters, float]]:
-        """The least time in milliseconds of each candidate that the driver compiles, measured in turns.
+        """Return the least time in milliseconds of each candidate that the driver compiles, measured in turns.
 
         Args:
             graph: One convolution, from `single_node_graph`.
@@ -208,13 +208,13 @@ def keep_faster(tuned_nodes: list[TunedSchedule], before: OpenCLCompiled, after:
 
 
 def faster_nodes(before: OpenCLCompiled, after: OpenCLCompiled) -> set[str]:
-    """Nodes of a subgraph whose launches take less time in its second form, both profiled in turns."""
+    """Return the nodes of a subgraph whose launches take less time in its second form, both profiled in turns."""
     old, new = node_times(before, after, 3)
     return {node for node, ms in new.items() if ms <= BETTER * old.get(node, 0.0)}
 
 
 def node_times(before: OpenCLCompiled, after: OpenCLCompiled, rounds: int) -> tuple[dict[str, float], dict[str, float]]:
-    """Least time of each node's launches in two forms of a subgraph, profiled in turns."""
+    """Return the least time of each node's launches in two forms of a subgraph, profiled in turns."""
     times: tuple[dict[str, float], dict[str, float]] = ({}, {})
     for total, launches in zip(times, interleaved_profiles((before, after), rounds), strict=True):
         for timing in launches:
@@ -223,13 +223,13 @@ def node_times(before: OpenCLCompiled, after: OpenCLCompiled, rounds: int) -> tu
 
 
 def interleaved_profiles(variants: Sequence[OpenCLCompiled], rounds: int) -> list[list[LaunchTime]]:
-    """The least time of each launch of several forms of a subgraph, profiled in turns."""
+    """Return the least time of each launch of several forms of a subgraph, profiled in turns."""
     profiles = [[compiled.profile(2) for compiled in variants] for _ in range(rounds)]
     return [[min(times, key=lambda timing: timing.ms) for times in zip(*runs, strict=True)] for runs in zip(*profiles, strict=True)]
 
 
 def tuned_key(launch: Launch) -> tuple[str, str]:
-    """Kernel and shape under which the schedule of a launch is kept: of a Winograd transform of the input, whether that algorithm is used."""
+    """Return the kernel and shape under which the schedule of a launch is kept: of a Winograd transform of the input, whether that algorithm is used."""
     if launch.kernel == "winograd_in":
         return "winograd", launch.shape.removesuffix(" input")
     batched = dict(launch.defines).get("BATCHED") == "1"
@@ -237,7 +237,7 @@ def tuned_key(launch: Launch) -> tuple[str, str]:
 
 
 def _conv_ms(compiled: OpenCLCompiled) -> float:
-    """Time of the convolution in a graph of `single_node_graph`: all launches but conversions and the activation after it."""
+    """Return the time of the convolution in a graph of `single_node_graph`: all launches but conversions and the activation after it."""
     return sum(timing.ms for timing in compiled.profile(1) if timing.launch.kernel not in ("move", "elementwise"))
 
 
@@ -284,12 +284,12 @@ class Limits:
     sizes: Size3  # Most work-items in each dimension.
 
     def allow(self, size: Size3) -> bool:
-        """Whether a work-group may have this size."""
+        """Return whether a work-group may have this size."""
         return min(size) >= 1 and prod(size) <= self.items and all(n <= most for n, most in zip(size, self.sizes, strict=True))
 
 
 def pad_to_3d(sizes: tuple[int, ...]) -> Size3:
-    """Sizes of one to three dimensions as three."""
+    """Return the sizes of one to three dimensions as three."""
     if not 1 <= len(sizes) <= 3 or min(sizes) < 1:
         raise ValueError(f"{sizes} is no grid of one to three dimensions")
     x, y, z = (*sizes, 1, 1)[:3]
@@ -297,17 +297,17 @@ def pad_to_3d(sizes: tuple[int, ...]) -> Size3:
 
 
 def greatest_divisor(n: int, most: int) -> int:
-    """The largest divisor of `n` up to `most` (`gbd` of paper 002)."""
+    """Return the largest divisor of `n` up to `most` (`gbd` of paper 002)."""
     return next(d for d in range(min(n, most), 0, -1) if n % d == 0)
 
 
 def greatest_even_divisor(n: int, most: int = 8) -> int:
-    """The first of 8, 4, 2 up to `most` that divides `n`, else its largest divisor up to `most` (`gbdp`)."""
+    """Return the first of 8, 4, 2 up to `most` that divides `n`, else its largest divisor up to `most` (`gbdp`)."""
     return next((d for d in (8, 4, 2) if d <= most and n % d == 0), 0) or greatest_divisor(n, most)
 
 
 def fast_size(grid: tuple[int, ...], limits: Limits) -> Size3:
-    """The one size that FAST takes for a kernel that is no convolution (paper 002, section 4.1)."""
+    """Return the one size that FAST takes for a kernel that is no convolution (paper 002, section 4.1)."""
     gx, gy, gz = pad_to_3d(grid)
     z = greatest_even_divisor(gz, min(8, limits.items))
     plane = limits.items // z
@@ -316,7 +316,7 @@ def fast_size(grid: tuple[int, ...], limits: Limits) -> Size3:
 
 
 def fast_convolution_size(grid: tuple[int, ...], limits: Limits) -> Size3:
-    """The one size that FAST takes for a convolution (paper 002, section 4.1)."""
+    """Return the one size that FAST takes for a convolution (paper 002, section 4.1)."""
     gx, gy, gz = pad_to_3d(grid)
     z = greatest_divisor(gz, min(16, limits.sizes[2], limits.items))
     plane = min(256, limits.items) // z or 1
@@ -328,7 +328,7 @@ def fast_convolution_size(grid: tuple[int, ...], limits: Limits) -> Size3:
 
 
 def exhaustive_sizes(grid: tuple[int, ...], limits: Limits) -> list[Size3]:
-    """Every size that EXHAUSTIVE tries (paper 002, section 4.2).
+    """Return every size that EXHAUSTIVE tries (paper 002, section 4.2).
 
     Triples of divisors of the grid's dimensions with 32 to K work-items; where
     there are none, the grid's parts ⌈g/i⌉ for i from 1 to 4, then 1 to 4 in each dimension.
@@ -351,7 +351,7 @@ def _triples(choices: list[list[int]]) -> list[Size3]:
 
 
 def _clamp_size(size: Size3, limits: Limits) -> Size3:
-    """The size cut down to the device's limits, which the paper's formulas leave to the driver."""
+    """Return the size cut down to the device's limits, which the paper's formulas leave to the driver."""
     x, y, z = (max(1, min(n, most)) for n, most in zip(size, limits.sizes, strict=True))
     while x * y * z > limits.items:
         if x >= y and x >= z:
@@ -383,13 +383,13 @@ class TunedGroup:
 
 
 def group_key(launch: Launch) -> str:
-    """Facts that a work-group's time depends on in addition to device and kernel source."""
+    """Return the facts that a work-group's time depends on in addition to device and kernel source."""
     macros = " ".join(f"{key}={value}" for key, value in launch.defines)
     return f"{launch.shape} | {macros} | {'x'.join(map(str, launch.grid))}"[:500]
 
 
 def apply_groups(launches: Iterable[Launch], cache: TuningCache) -> list[Launch]:
-    """Launches with the work-groups that tuning found for them."""
+    """Return the launches with the work-groups that tuning found for them."""
     tuned_sizes = {(e.kernel, e.source, e.shape): e.parameters for e in cache.entries("workgroup")}
     changed = []
     for launch in launches:
@@ -419,12 +419,12 @@ class LaunchTimer:
         self._warm: set[tuple[int, Size | None]] = set()
 
     def most_items(self, index: int) -> int:
-        """Most work-items of a work-group of a launch's kernel (K in paper 002)."""
+        """Return the most work-items of a work-group of a launch's kernel (K in paper 002)."""
         device = self._device.queue.device
         return int(self._commands[index].kernel.get_work_group_info(self._cl.kernel_work_group_info.WORK_GROUP_SIZE, device))
 
     def ms(self, index: int, local: Size | None) -> float:
-        """Time of one run of a launch with a work-group size, the driver's choice if None.
+        """Return the time of one run of a launch with a work-group size, the driver's choice if None.
 
         The first run of a size is not the one that counts: PoCL compiles the kernel for it.
         """
@@ -442,7 +442,7 @@ class LaunchTimer:
         return nanoseconds / 1e6
 
     def try_ms(self, index: int, default: Size | None, local: Size | None) -> float | None:
-        """`ms`, with the default where the size is None; None if the driver refuses the size."""
+        """Return `ms`, with the default where the size is None; None if the driver refuses the size."""
         try:
             return self.ms(index, default if local is None else local)
         except StretchError:
@@ -473,7 +473,7 @@ def tuned_groups(
 
 
 def group_candidates(launch: Launch, mode: Mode, limits: Limits) -> list[Size]:
-    """Work-group sizes other than that of a launch's template."""
+    """Return the work-group sizes other than that of a launch's template."""
     convolution = launch.kernel in CONVOLUTIONS
     sizes = (
         exhaustive_sizes(launch.grid, limits)

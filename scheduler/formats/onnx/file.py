@@ -106,7 +106,7 @@ def _cost(node: Any, tensors: Mapping[str, KnownTensor], model: Path) -> Cost:
 
 
 def _attribute(attribute: Any, stores: bool, model: Path) -> Any:
-    """The value of an attribute: a number, a word, a list, or the tensor of an operator that stores one."""
+    """Return the value of an attribute: a number, a word, a list, or the tensor of an operator that stores one."""
     import onnx.helper
 
     is_allowed = attribute.type in PLAIN_ATTRIBUTES or (stores and attribute.type == _TENSOR)
@@ -139,7 +139,7 @@ def _check_statistics(graph: Any) -> None:
 
 
 def _peak_elements(graph: Any, computed: Mapping[str, KnownTensor]) -> int:
-    """Most elements that have been written and will still be read, at any operator."""
+    """Return the most elements that have been written and will still be read, at any operator."""
     sizes = {name: tensor.size for name, tensor in computed.items()}
     last_use = {name: i for i, node in enumerate(graph.node) for name in (*node.output, *node.input) if name in sizes}
     last_use |= {value.name: len(graph.node) for value in graph.output}
@@ -185,7 +185,7 @@ def stored_tensor(tensor: Any, model: Path) -> KnownTensor:
 
 
 def _external_bytes(tensor: Any, model: Path) -> int:
-    """Bytes of a weight in a file of its own, which must reach that far."""
+    """Return the bytes of a weight in a file of its own, which must reach that far."""
     location = {entry.key: entry.value for entry in tensor.external_data}
     offset, length = location.get("offset", "0"), location.get("length", "0")
     digits = all(text.isascii() and text.isdigit() and len(text) < 19 for text in (offset, length))
@@ -200,7 +200,7 @@ def _external_bytes(tensor: Any, model: Path) -> int:
 
 
 def _short_values(tensor: Any) -> tuple[float, ...] | None:
-    """The numbers of a weight that may be a size, a bound or a scale; None of a long one, or one outside the file."""
+    """Return the numbers of a weight that may be a size, a bound or a scale; None of a long one, or one outside the file."""
     import onnx.numpy_helper
 
     if tensor.data_location == EXTERNAL or math.prod(tensor.dims) > MAX_VALUES:
@@ -242,7 +242,7 @@ def state_operator(node: Any, kind: str, attrs: Attrs, inputs: Sequence[str] = (
 
 
 def stated_operator(node: Any) -> tuple[str, dict[str, Attr]] | None:
-    """Kind and attributes of the operator that a node ends; None if it ends none."""
+    """Return the kind and attributes of the operator that a node ends; None if it ends none."""
     metadata = {entry.key: entry.value for entry in node.metadata_props}
     if KIND not in metadata:
         return None
@@ -263,7 +263,7 @@ class OperatorNodes:
 
 
 def operators(proto: Any) -> Iterator[OperatorNodes]:
-    """Every operator of a model in the order of its last node.
+    """Yield every operator of a model in the order of its last node.
 
     An operator is called like the tensor that it writes, or an output if that tensor is only converted to it.
     """
@@ -294,7 +294,7 @@ def operators(proto: Any) -> Iterator[OperatorNodes]:
 
 
 def _state_inputs(node: Any, inputs: tuple[str, ...]) -> tuple[str, ...]:
-    """Inputs of an operator, in the order that its last node states, if it states one of the same tensors."""
+    """Return the inputs of an operator, in the order that its last node states, if it states one of the same tensors."""
     text = next((entry.value for entry in node.metadata_props if entry.key == INPUTS), "[]")
     with contextlib.suppress(msgspec.MsgspecError):
         order = tuple(msgspec.json.decode(text, type=list[str]))
@@ -324,14 +324,14 @@ class _Names:
 
 
 def is_quantiser(node: Any) -> bool:
-    """Whether a node only changes the precision of reals; a cast to another type, or one that is an operator, does more."""
+    """Return whether a node only changes the precision of reals; a cast to another type, or one that is an operator, does more."""
     if node.op_type not in QUANTISERS or node.domain or any(entry.key == KIND for entry in node.metadata_props):
         return False
     return node.op_type != "Cast" or any(attribute.name == "to" and attribute.i in REALS for attribute in node.attribute)
 
 
 def _nodes(last: Any, producers: Mapping[str, Any], inner: set[str], names: _Names) -> list[Any]:
-    """The node and those before it that belong to no other operator."""
+    """Return the node and those before it that belong to no other operator."""
     nodes, waiting = [last], list(last.input)
     while waiting:
         name = names.resolve(waiting.pop())
@@ -361,7 +361,7 @@ def _check_operator(graph: OpGraph, part: OperatorNodes, shapes: Mapping[str, Sh
 
 
 def _squeezed(shape: Shape) -> Shape:
-    """A shape as it counts for what broadcasts: a number a channel may be stored with further axes."""
+    """Return a shape as it counts for what broadcasts: a number a channel may be stored with further axes."""
     return tuple(size for size in shape if size != 1)
 
 
@@ -369,7 +369,7 @@ def _squeezed(shape: Shape) -> Shape:
 
 
 def external_locations(graph: Any) -> set[str]:
-    """Where the weights of an ONNX graph that are not in its file lie, those of nested graphs included."""
+    """Return where the weights of an ONNX graph that are not in its file lie, those of nested graphs included."""
     locations: set[str] = set()
     tensors = list(graph.initializer)
     for sparse in graph.sparse_initializer:
@@ -493,7 +493,7 @@ def _add_subject_to_errors(sentence: str) -> Iterator[None]:
 
 
 def open_onnx(path: Path) -> OnnxFile:
-    """The model in an ONNX file.
+    """Return the model in an ONNX file.
 
     Args:
         path: The file; its weights stay unread where they lie outside.

@@ -79,14 +79,14 @@ class Agent:
         self.answers.flush()
 
     def path(self, *names: str) -> str:
-        """A path below the folder of this agent, whose names lead nowhere else."""
+        """Return a path below the folder of this agent, whose names lead nowhere else."""
         parts = [part for name in names for part in name.split("/")]
         if not self.root or any(part in ("", ".", "..") for part in parts):
             raise OSError(errno.EINVAL, "the name leads out of the folder", "/".join(names))
         return os.path.join(self.root, *parts)
 
     def unfinished(self, activity: str) -> str:
-        """A new path for what is not whole yet, with the number of this process in it."""
+        """Return a new path for what is not whole yet, with the number of this process in it."""
         self.drafts += 1
         return self.path("unfinished", f"{activity}-{os.getpid()}-{self.drafts}")
 
@@ -114,7 +114,7 @@ class Agent:
         return {"root": root, "free": shutil.disk_usage(root).free}
 
     def do_keeps(self, name: str, files: dict[str, str]) -> dict[str, Any]:
-        """Whether there is a folder of this name, and in it these files with these SHA-256 (None: whatever is in it)."""
+        """Return whether there is a folder of this name, and in it these files with these SHA-256 (None: whatever is in it)."""
         folder = self.path(name)
         try:
             is_complete = os.path.isdir(folder) and all(sha256(self.path(name, file)) == digest for file, digest in (files or {}).items())
@@ -285,7 +285,7 @@ class Content:
         self.sent = b""
 
     def read(self, size: int) -> bytes:
-        """The next bytes, fewer than `size` at the end alone."""
+        """Return the next bytes, fewer than `size` at the end alone."""
         while len(self.rest) < size and self.more():
             pass
         data, self.rest = self.rest[:size], self.rest[size:]
@@ -340,12 +340,12 @@ def unpack(content: Content, folder: str) -> None:
 
 
 def error_answer(error: OSError) -> dict[str, Any]:
-    """An error as an answer."""
+    """Return an error as an answer."""
     return {"error": error.strerror or str(error), "errno": errno.errorcode.get(error.errno or 0, ""), "file": str(error.filename or "")}
 
 
 def child_environment(imports: list[str]) -> dict[str, str]:
-    """The environment of a program that imports from these folders."""
+    """Return the environment of a program that imports from these folders."""
     return dict(os.environ, PYTHONPATH=os.pathsep.join(imports), PYTHONNOUSERSITE="1", PYTHONUNBUFFERED="1", NN_STRETCH_ON_BOARD="1")
 
 
@@ -361,7 +361,7 @@ def end(child: subprocess.Popen[bytes]) -> None:
 
 
 def sha256(path: str) -> str:
-    """The SHA-256 of a file, in hexadecimal digits."""
+    """Return the SHA-256 of a file, in hexadecimal digits."""
     digest = hashlib.sha256()
     with open(path, "rb") as stream:
         for chunk in iter(lambda: stream.read(CHUNK), b""):

@@ -70,14 +70,14 @@ class BoardArchive:
 
 
 def files_below(folder: Path, skipped: Iterable[str] = ()) -> dict[str, Path]:
-    """Files of a folder by their name in it."""
+    """Return the files of a folder by their name in it."""
     left_out = set(skipped)
     paths = (path for path in folder.rglob("*") if path.is_file() and left_out.isdisjoint(path.relative_to(folder).parts))
     return {path.relative_to(folder).as_posix(): path for path in paths}
 
 
 def digest_of(parts: Iterable[str]) -> str:
-    """Some digits of the SHA-256 of several texts in their order."""
+    """Return some digits of the SHA-256 of several texts in their order."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part.encode() + b"\0")
@@ -101,7 +101,7 @@ def distribution() -> metadata.Distribution:
 
 
 def our_archive() -> BoardArchive:
-    """The packages and their metadata, as a folder that Python imports from; named by their content."""
+    """Return the packages and their metadata, as a folder that Python imports from; named by their content."""
     files: dict[str, Path] = {}
     for package in PACKAGES:
         folder = Path(str(resources.files(package)))
@@ -144,7 +144,7 @@ def _holds(requirement: Requirement, facts: Facts, extras: Sequence[str]) -> boo
 
 
 def pins(stated: Sequence[Requirement], facts: Facts) -> list[str]:
-    """The versions that are installed here of what is needed there, and of what that needs in turn.
+    """Return the versions that are installed here of what is needed there, and of what that needs in turn.
 
     Packages that are not installed here are not pinned.
     """
@@ -187,7 +187,7 @@ def package_archive(host: str, facts: Facts, stated: Sequence[Requirement], name
 
 
 def package_name(stated: Sequence[Requirement], facts: Facts, wheels: Path | None) -> str:
-    """Name of the folder on the board that holds these packages, from all that decides which they are."""
+    """Return the name of the folder on the board that holds these packages, from all that decides which they are."""
     if wheels is None:
         chosen = pins(stated, facts)
     else:
@@ -199,7 +199,7 @@ def package_name(stated: Sequence[Requirement], facts: Facts, wheels: Path | Non
 
 
 def installer(facts: Facts) -> list[str]:
-    """Words that start pip, or uv where there is no pip, to fetch wheels alone, for such a board."""
+    """Return the words that start pip, or uv where there is no pip, to fetch wheels alone, for such a board."""
     minor = int(facts.glibc.split(".")[1]) if facts.glibc.startswith("2.") else _OLDEST
     if importlib.util.find_spec("pip") is not None:
         tags = [f"manylinux_2_{n}_{facts.arch}" for n in range(minor, _OLDEST - 1, -1)] + [f"manylinux2014_{facts.arch}"]
@@ -218,7 +218,7 @@ def installer(facts: Facts) -> list[str]:
 
 
 def _packages_reason(log: str) -> str:
-    """The line in which pip or uv says what is missing."""
+    """Return the line in which pip or uv says what is missing."""
     wrong = [line for line in log.splitlines() if line.startswith("ERROR:")]
     return _last(wrong[-1] if wrong else log).removeprefix("ERROR: ") or "no message"
 
@@ -286,7 +286,7 @@ class AgentConnection:
             raise
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -323,7 +323,7 @@ class AgentConnection:
         return self._answer()
 
     def receive(self, name: str, most: int) -> bytes:
-        """The content of a file."""
+        """Return the content of a file."""
         self.ask("get", name=name, most=most)
         digest, content = hashlib.sha256(), bytearray()
         while length := struct.unpack(">I", self._take(4))[0]:
@@ -486,7 +486,7 @@ _REASONS = (
 
 
 def connect(host: str, config: Path | None = None) -> AgentConnection:
-    """A line to an agent on a board."""
+    """Return a line to an agent on a board."""
     if shutil.which("ssh") is None:
         raise MissingBackendError("there is no `ssh` here", "install OpenSSH's client, such as Debian's openssh-client")
     if config is not None and not config.is_file():
@@ -498,7 +498,7 @@ def connect(host: str, config: Path | None = None) -> AgentConnection:
 
 
 def ssh_words(host: str, config: Path | None) -> list[str]:
-    """Words that start ssh, up to the host."""
+    """Return the words that start ssh, up to the host."""
     start = ["ssh", *(("-F", str(config)) if config is not None else ())]
     shown = subprocess.run(
         [*start, "-G", "--", host], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
@@ -513,7 +513,7 @@ def ssh_words(host: str, config: Path | None) -> list[str]:
 
 
 def explain_start(host: str, lost: LostError) -> StretchError:
-    """Why no agent answered."""
+    """Return why no agent answered."""
     if lost.code == NO_PYTHON:
         return MissingBackendError(
             f"there is no Python on {host}", f"install Python {SERIES} there, and see that `ssh {host} python{SERIES} -V` finds it"
@@ -541,7 +541,7 @@ def explain_loss(host: str, activity: str, lost: LostError) -> StretchError:
 
 
 def _last(text: str) -> str:
-    """The last line that says something."""
+    """Return the last line that says something."""
     lines: Sequence[str] = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][:300] if lines else ""
 
@@ -691,13 +691,13 @@ class Board:
         return answer
 
     def fetch(self, name: str, most: int) -> bytes:
-        """The content of a file there."""
+        """Return the content of a file there."""
         self._activity = f"{name.rpartition('/')[2]} was fetched"
         content: bytes = self._call(functools.partial(self._connection.receive, name, most))
         return content
 
     def keeps(self, name: str, files: Mapping[str, str] | None = None) -> bool:
-        """Whether a folder of this name is there, and in it these files with these SHA-256."""
+        """Return whether a folder of this name is there, and in it these files with these SHA-256."""
         return bool(self._ask("keeps", name=name, files=files)["kept"])
 
     def _put(self, archive: BoardArchive, words: str, trial: Sequence[str] = (), replace: bool = False) -> int:

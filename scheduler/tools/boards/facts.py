@@ -76,7 +76,7 @@ _HOST = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9._+-]*@)?\[?[A-Za-z0-9_:][A-Za-z0-
 
 
 def check_host(text: str) -> str:
-    """The name of a host, with or without a user, as `user@host`."""
+    """Return the name of a host, with or without a user, as `user@host`."""
     if text.startswith("-"):
         raise UsageError(f"--on {text} begins with a dash, as an option of ssh does", "name the board as --on user@host")
     if not _HOST.fullmatch(text):

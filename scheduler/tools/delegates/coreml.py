@@ -37,7 +37,7 @@ class CoreMlDelegate(Delegate):
 
     @classmethod
     def unavailable(cls) -> str | None:
-        """Whether this is no Mac, or its ONNX Runtime lacks the provider."""
+        """Return whether this is no Mac, or its ONNX Runtime lacks the provider."""
         if sys.platform != "darwin":
             return "Core ML is on macOS alone"
         if cls.units == "CPUAndNeuralEngine" and platform.machine() != "arm64":
@@ -48,7 +48,7 @@ class CoreMlDelegate(Delegate):
 
     @classmethod
     def preferred(cls) -> bool:
-        """The maker's own runtime goes first."""
+        """Return the maker's own runtime goes first."""
         return True
 
     @classmethod
@@ -84,7 +84,7 @@ class CoreMlDelegate(Delegate):
         return SessionCompiled(session, *open_onnx(model).ends)
 
     def node_placements(self, model: Path) -> list[NodePlacement]:
-        """Each operator as part of Core ML's program, then the program's own with the device that its plan prefers."""
+        """Return each operator as part of Core ML's program, then the program's own with the device that its plan prefers."""
         options = {key: value for key, value in self.options(model).items() if key != "ModelCacheDirectory"}
         parts = [NodePlacement(name, op, "part of Core ML's program") for name, op in open_onnx(model).named_nodes]
         with tempfile.TemporaryFile("w+") as log:
@@ -113,7 +113,7 @@ class CoreMlNpuDelegate(CoreMlDelegate):
 
 
 def planned(log: str) -> list[NodePlacement]:
-    """Operators of Core ML's program, as the provider logs its compute plan; constants have no device and are left out."""
+    """Return the operators of Core ML's program, as the provider logs its compute plan; constants have no device and are left out."""
     lines = list(_PLANNED.finditer(log))
     total = sum(float(line["cost"]) for line in lines) or 1.0
     return [

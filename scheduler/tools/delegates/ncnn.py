@@ -103,7 +103,7 @@ class NcnnNetwork:
             self.outputs[name] = self._add("Noop", [name], f"{name}.result", {})
 
     def text(self) -> str:
-        """The network in ncnn's text format; a blob that several layers read is divided by a ``Split`` layer."""
+        """Return the network in ncnn's text format; a blob that several layers read is divided by a ``Split`` layer."""
         readers: dict[str, int] = {}
         for layer in self._layers:
             for name in layer.inputs:
@@ -129,7 +129,7 @@ class NcnnNetwork:
         return self._blobs.setdefault(name, f"b{len(self._blobs)}")
 
     def weights(self) -> bytes:
-        """The numbers of all layers, as ncnn's binary file has them, in fp32."""
+        """Return the numbers of all layers, as ncnn's binary file has them, in fp32."""
         return b"".join(self._weights)
 
     # what the writers below use
@@ -144,18 +144,18 @@ class NcnnNetwork:
             self._weights.append((b"\0\0\0\0" if tagged else b"") + np.ascontiguousarray(array, np.float32).tobytes())
 
     def _constant(self, node: Any, index: int) -> Array:
-        """A stored input of a node."""
+        """Return a stored input of a node."""
         name = node.input[index] if index < len(node.input) else ""
         if name not in self._stored:
             raise self._unable(node, f"whose input {index} is not stored in the file")
         return self._stored[name]
 
     def _optional(self, node: Any, index: int) -> Array | None:
-        """A stored input of a node, or None if it has none there."""
+        """Return a stored input of a node, or None if it has none there."""
         return self._constant(node, index) if index < len(node.input) and node.input[index] else None
 
     def _sizes(self, shape: Sequence[int], name: str) -> tuple[int, ...]:
-        """The axes of a tensor but the batch."""
+        """Return the axes of a tensor but the batch."""
         if not 2 <= len(shape) <= 5 or shape[0] != 1:
             raise UnableError(
                 f"tensor `{name}` of {self._file.path} has the shape {list(shape)}: ncnn has batch 1 and one to four axes more"
@@ -166,7 +166,7 @@ class NcnnNetwork:
         return self._sizes(self._shapes[name], name)
 
     def _axis(self, node: Any, axis: int, name: str) -> int:
-        """An axis as ncnn counts it, without the batch."""
+        """Return an axis as ncnn counts it, without the batch."""
         axis %= len(self._shapes[name])
         if axis == 0:
             raise self._unable(node, "along the batch")
@@ -180,7 +180,7 @@ class NcnnNetwork:
         self._add("Reshape", [source], target, _size_parameters(sizes))
 
     def _memory(self, name: str, sizes: Sequence[int], array: Array) -> str:
-        """A stored tensor as a blob."""
+        """Return a stored tensor as a blob."""
         self._store(array)
         return self._add("MemoryData", [], name, _size_parameters(sizes))
 
@@ -602,14 +602,14 @@ class VulkanDelegate(Delegate):
 
     @classmethod
     def unavailable(cls) -> str | None:
-        """Why no Vulkan device can be used."""
+        """Return why no Vulkan device can be used."""
         if problem := NcnnDelegate.unavailable():
             return problem
         return None if _device() is not None else "ncnn finds no Vulkan device (is a driver and libvulkan.so.1 installed?)"
 
     @classmethod
     def needs_core(cls) -> bool:
-        """Whether the Vulkan device is the CPU."""
+        """Return whether the Vulkan device is the CPU."""
         return _device() == _CPU
 
     @classmethod
@@ -627,7 +627,7 @@ _CPU = 3
 
 
 def _device() -> int | None:
-    """The type of the first Vulkan device; None if there is none."""
+    """Return the type of the first Vulkan device; None if there is none."""
     if sys.platform == "linux":
         # ncnn looks for the library again and again, and complains each time
         try:
@@ -641,7 +641,7 @@ def _device() -> int | None:
 
 
 def _attributes(node: Any) -> dict[str, Any]:
-    """A node's attributes; lists as tuples, text as such."""
+    """Return a node's attributes; lists as tuples, text as such."""
     import onnx.helper
 
     def decode(value: Any) -> Any:
@@ -653,13 +653,13 @@ def _attributes(node: Any) -> dict[str, Any]:
 
 
 def _size_parameters(sizes: Sequence[int]) -> dict[int, _Value]:
-    """Sizes of a tensor by the ids of the parameters that hold them."""
+    """Return the sizes of a tensor by the ids of the parameters that hold them."""
     keys = {1: (0,), 2: (1, 0), 3: (2, 1, 0), 4: (2, 11, 1, 0)}[len(sizes)]
     return dict(zip(keys, sizes, strict=True))
 
 
 def _parameter(key: int, value: _Value) -> str:
-    """``id=value``; a list has its length first."""
+    """Return ``id=value``; a list has its length first."""
     if isinstance(value, Sequence):
         return ",".join([f"{_LISTS - key}={len(value)}", *map(_number, value)])
     return f"{key}={_number(value)}"

@@ -83,7 +83,7 @@ class OpenVinoCompiled(Compiled):
         self._model = model
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> OpenVinoInvocation:
-        """A request that reads `inputs` and writes `outputs` in place."""
+        """Return a request that reads `inputs` and writes `outputs` in place."""
         self.check(inputs, outputs)
         tensor = load_package("openvino", INSTALL).Tensor
         request = self._model.create_infer_request()
@@ -147,7 +147,7 @@ class OpenVinoHalfDelegate(OpenVinoDelegate):
 
     @classmethod
     def unavailable(cls) -> str | None:
-        """Whether OpenVINO is missing, or the CPU lacks the instructions."""
+        """Return whether OpenVINO is missing, or the CPU lacks the instructions."""
         lacks = not cpu_flags() & {"avx512_bf16", "amx_bf16"}
         return super().unavailable() or ("this CPU has no bfloat16 instructions" if lacks else None)
 
@@ -166,7 +166,7 @@ class DeviceDelegate(Delegate):
 
     @classmethod
     def unavailable(cls) -> str | None:
-        """Whether OpenVINO is missing, or finds no such device."""
+        """Return whether OpenVINO is missing, or finds no such device."""
         if problem := OpenVinoDelegate.unavailable():
             return problem
         # the library is loaded only where there is a device to find: with other compilers in one process it may crash
@@ -179,7 +179,7 @@ class DeviceDelegate(Delegate):
 
     @classmethod
     def preferred(cls) -> bool:
-        """The maker's own runtime goes first."""
+        """Return the maker's own runtime goes first."""
         return True
 
     def compile(self, model: Path) -> OpenVinoCompiled:
@@ -233,7 +233,7 @@ _FLOAT16 = 10
 
 
 def _compile(model: Path, device: str, options: dict[str, Any]) -> Any:
-    """A compiled model of OpenVINO's for a device, tuned for the time of one inference."""
+    """Return a compiled model of OpenVINO's for a device, tuned for the time of one inference."""
     try:
         return load_package("openvino", INSTALL).Core().compile_model(str(model), device, {"PERFORMANCE_HINT": "LATENCY"} | options)
     except RuntimeError as error:
@@ -241,7 +241,7 @@ def _compile(model: Path, device: str, options: dict[str, Any]) -> Any:
 
 
 def _checked(model: Path, compiled: Any) -> OpenVinoCompiled:
-    """A compiled model whose results are ONNX's."""
+    """Return a compiled model whose results are ONNX's."""
     opened = open_onnx(model)
     for node in opened.nodes:
         if _miscomputed(node):
@@ -260,7 +260,7 @@ def _checked(model: Path, compiled: Any) -> OpenVinoCompiled:
 
 
 def _places(model: Path, compiled: Any) -> list[NodePlacement]:
-    """Each kernel of a model that was compiled with counters, with its median time of some runs."""
+    """Return each kernel of a model that was compiled with counters, with its median time of some runs."""
     request = compiled.create_infer_request()
     warm_up(request.infer)
     runs = []
@@ -287,13 +287,13 @@ def _places(model: Path, compiled: Any) -> list[NodePlacement]:
 
 
 def _text(op: Any, key: str) -> str:
-    """A note of the runtime on an operator of its own; empty where it has none."""
+    """Return a note of the runtime on an operator of its own; empty where it has none."""
     info = op.get_rt_info()
     return str(getattr(info[key], "value", info[key])) if key in info else ""
 
 
 def _reason(error: RuntimeError) -> str:
-    """The last line of OpenVINO's error, which names the cause."""
+    """Return the last line of OpenVINO's error, which names the cause."""
     return next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
 
 
@@ -305,7 +305,7 @@ def _read(path: str) -> str:
 
 
 def _miscomputed(node: Any) -> bool:
-    """Whether OpenVINO 2026.4 gives other numbers than ONNX defines, as its conformance test shows."""
+    """Return whether OpenVINO 2026.4 gives other numbers than ONNX defines, as its conformance test shows."""
     attributes = {attribute.name: attribute.i for attribute in node.attribute}
     return node.op_type == "AveragePool" and attributes.get("ceil_mode") == 1 and attributes.get("count_include_pad") == 1
 

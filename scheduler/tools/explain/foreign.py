@@ -45,7 +45,7 @@ _TYPES = {
 
 
 def largest_difference(before: Path, after: Path) -> float:
-    """Largest difference between the results of two models on random inputs, over the largest result."""
+    """Return the largest difference between the results of two models on random inputs, over the largest result."""
     first, second = _runner(before), _session(after)
     names = [[value.name for value in values] for values in (first.get_outputs(), second.get_outputs())]
     if names[0] != names[1] or [i.name for i in first.get_inputs()] != [i.name for i in second.get_inputs()]:
@@ -63,7 +63,7 @@ def largest_difference(before: Path, after: Path) -> float:
 
 
 def _difference(a: Any, b: Any) -> float:
-    """Infinite where shapes differ, or one has a number that is none and the other has not."""
+    """Return the infinite where shapes differ, or one has a number that is none and the other has not."""
     if a.shape != b.shape:
         return float("inf")
     if not a.size:
@@ -103,7 +103,7 @@ class _Definition:
 
 
 def _runner(file: Path) -> Any:
-    """A session, or ONNX's definition where ONNX Runtime has no kernel for something in the file."""
+    """Return a session, or ONNX's definition where ONNX Runtime has no kernel for something in the file."""
     try:
         return _session(file)
     except StretchError as refused:
@@ -141,7 +141,7 @@ def _line(error: Exception) -> str:
 
 
 def _random_tensor(value: Any, fixed: list[Any], draw: np.random.Generator) -> Any:
-    """A random tensor; whole numbers are 0 or 1, which are places of most tables."""
+    """Return a random tensor; whole numbers are 0 or 1, which are places of most tables."""
     if value.type not in _TYPES:
         raise StretchError(f"input `{value.name}` is a {value.type}, of which none can be drawn")
     sizes = [size if isinstance(size, int) and size > 0 else None for size in (fixed or value.shape)]
@@ -247,7 +247,7 @@ def find_cause(model: ForeignModel, i: int, words: str | None, taken_kinds: Coll
 
 
 def _mentions(words: str, name: str) -> bool:
-    """Whether words speak of an attribute, in its spelling or with spaces or capitals."""
+    """Return whether words speak of an attribute, in its spelling or with spaces or capitals."""
     parts = name.split("_")
     return len(name) > 3 and re.search(rf"(?<![a-z]){'[ _-]?'.join(map(re.escape, parts))}(?![a-z])", words, re.IGNORECASE) is not None
 
@@ -269,7 +269,7 @@ _LOG_WORDS = re.compile("FAILED|REASON|Node name:|not supported|partition|delega
 
 
 def explain_file(path: Path, runtime: str, device: str | None = None) -> RuntimeExplanation:
-    """Placement of each operator of an ONNX or TFLite file by a runtime of this machine.
+    """Return the placement of each operator of an ONNX or TFLite file by a runtime of this machine.
 
     The runtime is loaded in a child process, which a damaged file may crash.
 
@@ -286,7 +286,7 @@ def explain_file(path: Path, runtime: str, device: str | None = None) -> Runtime
 
 
 def judge(model: ForeignModel, verdict: Verdict, log: str = "") -> RuntimeExplanation:
-    """The explanation that follows from a verdict."""
+    """Return the explanation that follows from a verdict."""
     on = {i for i, target in verdict.taken.items() if target == verdict.target}
     operators = [_operator(model, i, verdict, on) for i in range(len(model.ops))]
     macs = [op.macs for op in operators]
@@ -322,7 +322,7 @@ def _operator(model: ForeignModel, i: int, verdict: Verdict, on: set[int]) -> Ru
 
 
 def _parts(operators: list[RuntimeOperator], verdict: Verdict) -> dict[int, int]:
-    """Partition of each supported operator: as the runtime reports it, else consecutive operators in execution order."""
+    """Return the partition of each supported operator: as the runtime reports it, else consecutive operators in execution order."""
     if verdict.parts:
         numbers = {part: n for n, part in enumerate(dict.fromkeys(verdict.parts[i] for i in sorted(verdict.parts)))}
         return {i: numbers[part] for i, part in verdict.parts.items()}
@@ -332,14 +332,14 @@ def _parts(operators: list[RuntimeOperator], verdict: Verdict) -> dict[int, int]
 
 
 def _crossings(model: ForeignModel, on: set[int], off: set[int]) -> int:
-    """Number of tensors passed between the processor and others, each counted once per direction."""
+    """Return the number of tensors passed between the processor and others, each counted once per direction."""
     producers = {name: i for i, op in enumerate(model.ops) for name in op.outputs}
     read = [(i, name, producers[name]) for i, op in enumerate(model.ops) for name in op.inputs if name in producers]
     return len({(name, i in on) for i, name, j in read if (i in on and j in off) or (i in off and j in on)})
 
 
 def _unsupported_reasons(model: ForeignModel, verdict: Verdict, off: set[int]) -> Iterator[UnsupportedReason]:
-    """Reasons for all unsupported operators; if the whole file is rejected, for the operator that the error names."""
+    """Yield the reasons for all unsupported operators; if the whole file is rejected, for the operator that the error names."""
     taken_kinds = {model.ops[i].op for i, target in verdict.taken.items() if target == verdict.target}
     for i in sorted(off) if verdict.refused is None else [verdict.at or 0]:
         op, words = model.ops[i], verdict.messages.get(i) if verdict.refused is None else verdict.refused
@@ -350,7 +350,7 @@ def _unsupported_reasons(model: ForeignModel, verdict: Verdict, off: set[int]) -
 
 
 def _shorten(log: str) -> str:
-    """The log, or the lines of a long one about unsupported operators."""
+    """Return the log, or the lines of a long one about unsupported operators."""
     if len(log) <= LOG_LIMIT:
         return log
     lines = "\n".join(line for line in log.splitlines() if _LOG_WORDS.search(line))
@@ -362,7 +362,7 @@ NEW_OPSET = 18
 
 
 def raise_opset(model: Any) -> Any | None:
-    """The model in a newer opset, by ONNX's version converter; `Upsample` becomes `Resize`."""
+    """Return the model in a newer opset, by ONNX's version converter; `Upsample` becomes `Resize`."""
     import onnx
 
     version = max((opset.version for opset in model.opset_import if opset.domain in ("", "ai.onnx")), default=1)
@@ -372,7 +372,7 @@ def raise_opset(model: Any) -> Any | None:
 
 
 def fix_batch(model: Any) -> Any | None:
-    """The model with batch 1: dynamic first axes of inputs become 1, and so do all axes of the same symbolic size."""
+    """Return the model with batch 1: dynamic first axes of inputs become 1, and so do all axes of the same symbolic size."""
     weights = {tensor.name for tensor in model.graph.initializer}
     firsts = [v.type.tensor_type.shape.dim[0] for v in model.graph.input if v.name not in weights and v.type.tensor_type.shape.dim]
     opened = [dim for dim in firsts if dim.dim_value <= 0]
@@ -393,7 +393,7 @@ def fix_batch(model: Any) -> Any | None:
 
 
 def single_precision(model: Any) -> Any | None:
-    """The model with float32 instead of float64 tensors."""
+    """Return the model with float32 instead of float64 tensors."""
     from onnx import TensorProto, numpy_helper
 
     def single(tensor: Any) -> bool:
@@ -420,7 +420,7 @@ def single_precision(model: Any) -> Any | None:
 
 
 def fold_constants(model: Any) -> Any | None:
-    """The model after ONNX Runtime's basic optimisations: constants folded, batch norms fused, identities removed."""
+    """Return the model after ONNX Runtime's basic optimisations: constants folded, batch norms fused, identities removed."""
     import onnx
 
     onnxruntime = load_runtime()
@@ -451,7 +451,7 @@ FIXES: dict[str, Callable[[Any], Any | None]] = {
 
 
 def try_fixes(model: Any) -> Iterator[tuple[str, Any]]:
-    """Fixes that apply to a model: description and changed model."""
+    """Yield the fixes that apply to a model: description and changed model."""
     for description, fix in FIXES.items():
         try:
             changed = fix(model)
@@ -476,7 +476,7 @@ MAX_BYTES = 1 << 29
 
 
 def fix_file(explanation: RuntimeExplanation, runtime: str, device: str | None, out: Path | None = None) -> RuntimeExplanation:
-    """The explanation with an automatic fix, if one helps; the fixed model is written on request.
+    """Return the explanation with an automatic fix, if one helps; the fixed model is written on request.
 
     Args:
         out: File for the fixed model; None to write none.
@@ -502,7 +502,7 @@ def fix_file(explanation: RuntimeExplanation, runtime: str, device: str | None, 
 
 
 def _changeable(explanation: RuntimeExplanation) -> tuple[Any, str | None]:
-    """The model with its weights loaded, or the reason why it cannot be fixed."""
+    """Return the model with its weights loaded, or the reason why it cannot be fixed."""
     import onnx
 
     if not explanation.obstacles:
@@ -524,7 +524,7 @@ def _changeable(explanation: RuntimeExplanation) -> tuple[Any, str | None]:
 def _search(
     model: Any, explanation: RuntimeExplanation, draft: Path, runtime: str, device: str | None
 ) -> tuple[tuple[str, ...], Any, RuntimeExplanation]:
-    """Fixes that help, each applied to the result of the one before and at most once."""
+    """Return the fixes that help, each applied to the result of the one before and at most once."""
     steps: list[str] = []
     best, current = model, explanation
     for _ in FIXES:
@@ -550,7 +550,7 @@ def _search(
 
 
 def _cost(explanation: RuntimeExplanation) -> tuple[bool, float, int]:
-    """Order of explanations, best first: file accepted, fewer MACs off the processor, fewer operators off it."""
+    """Return the order of explanations, best first: file accepted, fewer MACs off the processor, fewer operators off it."""
     on = any(op.taken for op in explanation.operators)
     return not on, 1 - (1.0 if explanation.share is None else explanation.share), explanation.off
 

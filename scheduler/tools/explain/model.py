@@ -67,7 +67,7 @@ class ForeignModel:
 
 
 def open_model(path: Path) -> ForeignModel:
-    """The operators of an ONNX or TFLite file."""
+    """Return the operators of an ONNX or TFLite file."""
     kind = KINDS.get(path.suffix.lower())
     if kind is None:
         raise UsageError(f"{path} ends in neither {' nor '.join(KINDS)}", "give an ONNX or TFLite file, or a bundle without a runtime")
@@ -116,7 +116,7 @@ def _name_nodes(proto: Any) -> None:
 
 
 def _static_shapes(proto: Any) -> dict[str, tuple[int, tuple[int | None, ...] | None]]:
-    """Element type and shape of tensors, as far as ONNX works them out."""
+    """Return the element type and shape of tensors, as far as ONNX works them out."""
     tensors: dict[str, tuple[int, tuple[int | None, ...] | None]] = {}
     values = [*proto.graph.input, *proto.graph.output, *proto.graph.value_info]
     # contradictory shapes are for the runtime to report
@@ -157,13 +157,13 @@ _UNCOUNTED = frozenset({"Attention", "DeformConv", "Einsum", "GRU", "LSTM", "Mul
 
 
 def _product(*sizes: int | None) -> int | None:
-    """A product; None where a factor is not known."""
+    """Return a product; None where a factor is not known."""
     static = [size for size in sizes if size is not None]
     return math.prod(static) if len(static) == len(sizes) else None
 
 
 def _onnx_macs(op: str, attributes: Mapping[str, Any], reads: list[Any], writes: list[Any]) -> int | None:
-    """Multiply-accumulates of convolutions and matrices, whatever they are stored in."""
+    """Return the multiply-accumulates of convolutions and matrices, whatever they are stored in."""
     first, output = reads[0] if reads else None, writes[0] if writes else None
     weight = reads[3] if op == "QLinearConv" and len(reads) > 3 else reads[1] if len(reads) > 1 else None
     if op in ("Conv", "ConvInteger", "QLinearConv"):
@@ -178,7 +178,7 @@ def _onnx_macs(op: str, attributes: Mapping[str, Any], reads: list[Any], writes:
 
 
 def tflite_macs(network: TfliteNetwork, operator: TfliteOperator) -> int | None:
-    """Multiply-accumulates of one operator; 0 of one that does not multiply, None where a shape is unknown."""
+    """Return the multiply-accumulates of one operator; 0 of one that does not multiply, None where a shape is unknown."""
     if operator.code not in _TFLITE_MACS:
         return None if operator.code in _TFLITE_UNCOUNTED else 0
     reads = [() if i is None else network.tensors[i].shape for i in operator.inputs]

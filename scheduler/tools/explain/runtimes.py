@@ -101,7 +101,7 @@ def read_session(onnxruntime: ModuleType, model: ForeignModel, options: Any, ver
 
 
 def find_mentioned(model: ForeignModel, words: str) -> int | None:
-    """Place of the first operator that a message names, by its name or else by its type."""
+    """Return the place of the first operator that a message names, by its name or else by its type."""
     names = {op.name: i for i, op in reversed(list(enumerate(model.ops)))}
     for pattern in _NAMED:
         for name in pattern.findall(words):
@@ -116,7 +116,7 @@ def find_mentioned(model: ForeignModel, words: str) -> int | None:
 
 
 def _count_added(optimised: Path, names: Collection[str]) -> int:
-    """Operators that ONNX Runtime added to change precision or memory."""
+    """Return the operators that ONNX Runtime added to change precision or memory."""
     import onnx
 
     nodes = onnx.load(str(optimised), load_external_data=False).graph.node
@@ -185,7 +185,7 @@ def ask_openvino(model: ForeignModel, device: str | None) -> Verdict:
 
 
 def _by_operator(model: ForeignModel, network: Any) -> dict[int, list[str]]:
-    """Friendly names of the nodes that each operator of the file became: they are called like it or like what it writes."""
+    """Return the friendly names of the nodes that each operator of the file became: they are called like it or like what it writes."""
     place: dict[str, int] = {}
     for i, op in enumerate(model.ops):
         network_file = model.network
@@ -203,14 +203,14 @@ def _by_operator(model: ForeignModel, network: Any) -> dict[int, list[str]]:
 
 
 def _readable(words: str) -> str:
-    """The runtime's message without the place in its source."""
+    """Return the runtime's message without the place in its source."""
     lines = [line.strip() for line in words.splitlines() if line.strip()]
     message_lines = [line for line in lines if not re.match(r"(Exception from|Check .* failed at|\S+\.(cpp|hpp):\d+)", line)]
     return " ".join(message_lines or lines)[:600]
 
 
 def _first_of_type(model: ForeignModel, words: str) -> int | None:
-    """Place of the first operator whose name or type the message has."""
+    """Return the place of the first operator whose name or type the message has."""
     mentioned = set(_WORD.findall(words)) | {word.rpartition(".")[2] for word in _WORD.findall(words)}
     return next((i for i, op in enumerate(model.ops) if op.name in mentioned or (op.op in mentioned and len(op.op) > 2)), None)
 
@@ -277,7 +277,7 @@ def ask_opencl(model: ForeignModel, device: str | None) -> Verdict:
 
 
 def _unreadable(model: ForeignModel) -> tuple[int, str] | None:
-    """The first operator of a file that the delegate does not read as a graph, and why."""
+    """Return the first operator of a file that the delegate does not read as a graph, and why."""
     if model.opset < MIN_OPSET:
         return 0, f"the file uses opset {model.opset}, the opencl delegate reads {MIN_OPSET} and later"
     for i, op in enumerate(model.ops):

@@ -61,7 +61,7 @@ def _only(content: bytes, field: int, element: int) -> tuple[Patch, Patch]:
 
 
 def _slot(content: bytes, table: int, kind: str, field: str) -> int:
-    """Where a field of a table stands; 0 if it was left out."""
+    """Return where a field of a table stands; 0 if it was left out."""
     index = table - struct.unpack_from("<i", content, table)[0]
     place = 4 + 2 * TABLES[kind][field][0]
     if place >= struct.unpack_from("<H", content, index)[0]:
@@ -100,7 +100,7 @@ namespace plan {
 
 
 def plan_header(content: bytes, path: Path) -> str:
-    """The text of `plan.h` for a file."""
+    """Return the text of `plan.h` for a file."""
     file = parse_tflite(content, path)
     plan = make_plan(file.plan)
     tensors = {tensor.name: number for number, tensor in enumerate(file.plan.tensors)}
@@ -151,12 +151,12 @@ def plan_header(content: bytes, path: Path) -> str:
 
 
 def dispatch_of(processor: str) -> Dispatch:
-    """How the runner starts the work of a processor."""
+    """Return how the runner starts the work of a processor."""
     return _DISPATCH.get(processor, "blocking")
 
 
 def _plan_start(plan: ExecutionPlan) -> bytes:
-    """The first line of a record of the runner's state machine."""
+    """Return the first line of a record of the runner's state machine."""
     places = {
         name: Placement(name, "litert", (), name, dispatch_of(name), False, "the runner's thread for it")
         for name in dict.fromkeys(sub.processor for sub in plan.subgraphs.values())
@@ -167,7 +167,7 @@ def _plan_start(plan: ExecutionPlan) -> bytes:
 
 
 def _meetings(plan: ExecutionPlan) -> dict[str, int]:
-    """Numbers of the branches that can start together: those of a segment, on processors of their own, that read the same."""
+    """Return the numbers of the branches that can start together: those of a segment, on processors of their own, that read the same."""
     together: dict[tuple[str, tuple[str, ...]], list[PlannedSubgraph]] = {}
     for sub in plan.subgraphs.values():
         together.setdefault((sub.segment, tuple(sorted(set(sub.inputs)))), []).append(sub)
@@ -201,7 +201,7 @@ def _numbers(name: str, numbers: Sequence[int]) -> str:
 
 
 def _text(text: str) -> str:
-    """A string of C++, whatever is in it: names come from files of others."""
+    """Return a string of C++, whatever is in it: names come from files of others."""
     # `?` may begin a trigraph
     printable = set(range(0x20, 0x7F)) - set(b'"\\?')
     return '"' + "".join(chr(byte) if byte in printable else f"\\{byte:03o}" for byte in text.encode()) + '"'

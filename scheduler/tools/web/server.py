@@ -84,7 +84,7 @@ _TYPES = {".html": "text/html; charset=utf-8", ".js": "text/javascript", ".mjs":
 
 
 def runtime_folder(archive: Path | None = None) -> Path:
-    """The folder of ONNX Runtime Web's files, unpacked once into the cache.
+    """Return the folder of ONNX Runtime Web's files, unpacked once into the cache.
 
     Args:
         archive: The package as a file; None to have `npm` download it.
@@ -185,7 +185,7 @@ class PageBundle:
             self.tensors |= {(control, key): value for key, value in zip(manifest.outputs, arrays, strict=True)}
 
     def machine(self) -> Machine:
-        """The state machine that the page's has to answer like."""
+        """Return the state machine that the page's has to answer like."""
         places = {
             name: Placement(step.processor, "browser", (), step.processor, "blocking", False, "in the page")
             for name, step in self.plan.subgraphs.items()
@@ -284,7 +284,7 @@ class Measurer(Protocol):
         """Return the next measurement for the page; ``done`` when there is enough."""
 
     def network(self, name: str) -> bytes | None:
-        """A network's ONNX file; None if there is none of that name."""
+        """Return a network's ONNX file; None if there is none of that name."""
 
 
 @dataclass
@@ -332,7 +332,7 @@ class PageServer:
             self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
 
     def reachable_at(self) -> str:
-        """The address that others know this machine by."""
+        """Return the address that others know this machine by."""
         if self.host not in ("0.0.0.0", "::"):
             return self.host
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -392,7 +392,7 @@ class PageServer:
 
 
 def _ratios(times: Mapping[str, Sequence[float]]) -> dict[str, BrowserRatio]:
-    """Each network's time over the branches'.
+    """Return each network's time over the branches'.
 
     Raises:
         StretchError: If the times are not of all networks by rounds.
@@ -457,7 +457,7 @@ def _overlap(spans: Sequence[BrowserSpan]) -> float:
 
 
 def _certificate(folder: Path, host: str) -> Path:
-    """A certificate of its own for one run, with its key, in one file."""
+    """Return a certificate of its own for one run, with its key, in one file."""
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization
@@ -522,7 +522,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(status, json.dumps({"problem": problem}).encode())
 
     def _path(self) -> list[str] | None:
-        """The address below the token; refuses the others."""
+        """Return the address below the token; refuses the others."""
         parts = self.path.partition("?")[0].split("/")[1:]
         if len(parts) < 2 or not secrets.compare_digest(parts[0].encode(), self.server_page.token.encode()):
             self._refuse(HTTPStatus.FORBIDDEN, "this address lacks the token that `stretch web` printed")

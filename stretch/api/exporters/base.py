@@ -56,6 +56,6 @@ def exporter_of(source: Path, form: str, options: Mapping[str, Any]) -> Exporter
 
 
 def written_page(titles: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]) -> Page:
-    """A report of what was written: a table, if there are rows, and notes."""
+    """Return a report of what was written: a table, if there are rows, and notes."""
     grid = Grid("Written files", titles, rows, right=range(3, len(titles)))
     return Page(title="Exported", lead=[], sections=[Section("written", "Written", (), [grid])] if rows else [], notes=notes)

@@ -24,7 +24,7 @@ SYNTHETIC = 16
 
 
 def _precisions(text: str) -> dict[str, str]:
-    """``cpu=fp32,dsp=int8`` as a dictionary."""
+    """Return ``cpu=fp32,dsp=int8`` as a dictionary."""
     chosen: dict[str, str] = {}
     for part in text.split(","):
         name, equals, value = (word.strip() for word in part.partition("="))

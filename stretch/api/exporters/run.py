@@ -42,7 +42,7 @@ def write_run(
 
 
 def run_page(answer: "ExtractAnswer") -> Page:
-    """The report of what was written."""
+    """Return the report of what was written."""
     from stretch.report.plan import agreement_lines
 
     lines = []

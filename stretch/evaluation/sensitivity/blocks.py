@@ -41,7 +41,7 @@ class BlockLosses:
 
     @torch.no_grad()
     def __call__(self, design: BranchDesign, segment: Segment) -> dict[int, float]:
-        """The loss for the number of each block of a segment of a design that can be left out; infinity where it is no number."""
+        """Return the loss for the number of each block of a segment of a design that can be left out; infinity where it is no number."""
         units = {number: block for number, block in enumerate(segment.blocks) if block.removable}
         unknown = [number for number, block in units.items() if block.ops not in self._known]
         if unknown:
@@ -60,7 +60,7 @@ class BlockLosses:
         return {number: self._known[block.ops] for number, block in units.items()}
 
     def _outputs(self, model: BranchedModel, segment: Segment, blocks: Sequence[int], x: torch.Tensor) -> Iterator[Outputs]:
-        """The network's outputs, then those without each block; all that is before a block is computed once."""
+        """Yield the network's outputs, then those without each block; all that is before a block is computed once."""
         tensors, parts = model.beginning([x]), list(model.design.segments)
         arriving = tensors.pop(BACKBONE)
         while parts[0].name != segment.name:

@@ -33,7 +33,7 @@ FLATTEST = 0.05
 
 
 def loss(error: float) -> float:
-    """The loss of a network of a squared error: the negative logarithm of the share of the original's scores that is kept."""
+    """Return the loss of a network of a squared error: the negative logarithm of the share of the original's scores that is kept."""
     return -float(np.log1p(-min(max(error, LEAST_ERROR), MOST_ERROR)))
 
 
@@ -46,7 +46,7 @@ def fit(
     on: MeasuredOn,
     blocks: Mapping[str, Measured] = MappingProxyType({}),
 ) -> Sensitivity:
-    """The predictor that explains what was measured.
+    """Return the predictor that explains what was measured.
 
     Args:
         stages: The network's stages, in order.
@@ -92,7 +92,7 @@ def fit(
 
 
 def loss_of_design(predictor: Sensitivity, segments: Sequence[ChangedSegment]) -> float:
-    """The loss that a predictor sees in a design of such segments."""
+    """Return the loss that a predictor sees in a design of such segments."""
     return sum(
         predictor.counts(segment.stages) * float(predictor.loss_of(segment.stages, np.array([segment.features]))[0]) for segment in segments
     )
@@ -134,7 +134,7 @@ class _Table:
         return np.concatenate([others, np.array([name in HELPS for name in SEEN_FEATURES])])
 
     def parts(self, weights: Floats) -> tuple[dict[str, float], float, dict[str, float], tuple[float, ...]]:
-        """Weights of stages, of the length, of segments and of features."""
+        """Return the weights of stages, of the length, of segments and of features."""
         stages, runs = len(self._feature_names), len(self._runs)
         current = dict(zip(self._runs, (float(w) * MIN_OWN_SHARE for w in weights[1 + stages : 1 + stages + runs]), strict=True))
         of_stages = dict(zip(self._feature_names, map(float, weights[1 : 1 + stages]), strict=True))
@@ -142,7 +142,7 @@ class _Table:
 
 
 def _ridge(x: Floats, y: Floats, penalty: float, bounded: NDArray[np.bool_]) -> tuple[float, Floats]:
-    """Intercept and weights; those that are bounded and would be above zero are zero."""
+    """Return the intercept and weights; those that are bounded and would be above zero are zero."""
     mean = x.mean(0)
     z, wrong = x - mean, y - y.mean()
     free = np.ones(x.shape[1], bool)
@@ -157,7 +157,7 @@ def _ridge(x: Floats, y: Floats, penalty: float, bounded: NDArray[np.bool_]) -> 
 
 
 def _penalty(x: Floats, y: Floats, bounded: NDArray[np.bool_]) -> tuple[float, Floats]:
-    """The penalty that predicts measurements best from the others, and those predictions."""
+    """Return the penalty that predicts measurements best from the others, and those predictions."""
     if len(y) < 2:
         return float(PENALTIES[-1]), y.copy()
     best: tuple[float, float, Floats] | None = None
@@ -175,13 +175,13 @@ def _penalty(x: Floats, y: Floats, bounded: NDArray[np.bool_]) -> tuple[float, F
 
 
 def logit(shares: Floats, images: int) -> Floats:
-    """Logarithm of the odds; a share of all or none counts half an image less or more."""
+    """Return the logarithm of the odds; a share of all or none counts half an image less or more."""
     log: Floats = np.log((shares * images + 0.5) / ((1 - shares) * images + 0.5))
     return log
 
 
 def _curve(logs: Floats, shares: Floats, images: int) -> tuple[float, float]:
-    """Logistic regression of agreement on the logarithm of the loss, drawn a little towards a slope of 1."""
+    """Return the logistic regression of agreement on the logarithm of the loss, drawn a little towards a slope of 1."""
     intercept, slope = float(logit(shares, images).mean() + logs.mean()), 1.0
     for _ in range(100):
         share = 1 / (1 + np.exp(-np.clip(intercept - slope * logs, -50, 50)))

@@ -69,12 +69,12 @@ class Trial:
     first: int  # Number of the first stage that the segment consists of.
 
     def stages(self, space: DesignSpace) -> tuple[str, ...]:
-        """Names of the stages that the segment consists of."""
+        """Return the names of the stages that the segment consists of."""
         return tuple(stage.name for stage in space.segments[self.first : self.first + self.options.span])
 
 
 def trials(space: DesignSpace, number: int) -> list[Trial]:
-    """Options of every segment that may be stretched, merged stages too: of each the fastest, then the ones least like those before."""
+    """Return the options of every segment that may be stretched, merged stages too: of each the fastest, then the ones least like those before."""
     rounds: list[list[Trial]] = [[] for _ in range(number)]
     for first, groups in sorted(_stretched_options(space), key=lambda one: one[1][0].span):
         for place, trial in enumerate(_different(space, first, groups, number)):
@@ -83,7 +83,7 @@ def trials(space: DesignSpace, number: int) -> list[Trial]:
 
 
 def _stretched_options(space: DesignSpace) -> Iterator[tuple[int, list[SegmentOptions]]]:
-    """The options of every run of stages that may be stretched, with the number of its first stage."""
+    """Yield the options of every run of stages that may be stretched, with the number of its first stage."""
     for first, options in enumerate(space.options):
         scaled = [group for group in options if group.branched and not group.exact]
         for span in sorted({group.span for group in scaled}):
@@ -91,7 +91,7 @@ def _stretched_options(space: DesignSpace) -> Iterator[tuple[int, list[SegmentOp
 
 
 def _different(space: DesignSpace, first: int, groups: Sequence[SegmentOptions], count: int) -> list[Trial]:
-    """Options that are fast and unlike each other."""
+    """Return the options that are fast and unlike each other."""
     options = [(group, index) for group in groups for index in _takeable(group)]
     if not options:
         return []
@@ -114,14 +114,14 @@ def _different(space: DesignSpace, first: int, groups: Sequence[SegmentOptions],
 
 
 def _takeable(group: SegmentOptions) -> NDArray[np.int64]:
-    """Numbers of the combinations that keep to the rules and compute about as much as the segment."""
+    """Return the numbers of the combinations that keep to the rules and compute about as much as the segment."""
     ratio = group.macs / group.segment.graph.macs
     indices: NDArray[np.int64] = np.flatnonzero(group.allowed.any(axis=0) & (ratio >= NEAR[0]) & (ratio <= NEAR[1]))
     return indices
 
 
 def random_designs(space: DesignSpace, model: str, device: str, count: int, macs: tuple[float, float], seed: int) -> list[BranchDesign]:
-    """Designs at random: every stage stays whole or begins a segment in scaled copies, merged with some that follow or not."""
+    """Return the designs at random: every stage stays whole or begins a segment in scaled copies, merged with some that follow or not."""
     rng = np.random.default_rng(seed)
     whole = sum(stage.graph.macs for stage in space.segments)
     designs: dict[tuple[SegmentDesign, ...], None] = {}
@@ -135,7 +135,7 @@ def random_designs(space: DesignSpace, model: str, device: str, count: int, macs
 
 
 def _random(space: DesignSpace, rng: np.random.Generator) -> tuple[tuple[SegmentDesign, ...], int]:
-    """Segments of a random design and its multiply-accumulates."""
+    """Return the segments of a random design and its multiply-accumulates."""
     parts: list[SegmentDesign] = []
     at, macs = 0, 0
     runs: dict[int, list[list[SegmentOptions]]] = {}
@@ -232,7 +232,7 @@ def measure(
 
 
 def default_count(graph: OpGraph) -> int:
-    """Number of blocks that are measured of a network: fewer of one that computes more."""
+    """Return the number of blocks that are measured of a network: fewer of one that computes more."""
     return int(min(max(BLOCK_MACS / graph.macs, LEAST_BLOCKS), MOST_BLOCKS))
 
 
@@ -245,7 +245,7 @@ def measure_design(
     space: DesignSpace,
     choices: ChoiceSettings = ALL_CHOICES,
 ) -> Measured:
-    """A whole design, built, calibrated and compared.
+    """Return a whole design, built, calibrated and compared.
 
     Args:
         fitted: Batches to calibrate with, where computing is to be done.
@@ -289,7 +289,7 @@ class _Original:
             raise UsageError(one_sided_reason(classes), "give images of several classes, or plan without images")
 
     def replace_segment(self, trial: Trial) -> Measured:
-        """The original with one segment replaced by a trial's option, calibrated on the tensors that arrive there."""
+        """Return the original with one segment replaced by a trial's option, calibrated on the tensors that arrive there."""
         segment, last = trial.options.segment, trial.first + trial.options.span
         weights = {op.name: self.captured.weights[op.name] for op in segment.graph.ops if op.name in self.captured.weights}
         piece = Captured(segment.graph, weights, self.captured.module)
@@ -321,7 +321,7 @@ MOST_BYTES = 1 << 30
 
 
 def plannable(config: PlanConfig) -> bool:
-    """Whether designs for a request can be chosen by their loss: by the exact search, among scaled copies that keep the backbone's width."""
+    """Return whether designs for a request can be chosen by their loss: by the exact search, among scaled copies that keep the backbone's width."""
     return config.strategy == "exact" and not config.widens and "stretch" in config.planned_kinds
 
 
@@ -375,7 +375,7 @@ def sensitivity_of(
 
 
 def lowest_prediction(least: float, predicted: float, measured: Agreement) -> float:
-    """The lowest prediction at which a design may agree as often as asked for, after another one was predicted and measured.
+    """Return the lowest prediction at which a design may agree as often as asked for, after another one was predicted and measured.
 
     Predictions for one network are wrong in the same direction: the difference of the logits is taken to stay.
     """
@@ -385,7 +385,7 @@ def lowest_prediction(least: float, predicted: float, measured: Agreement) -> fl
 
 
 def lowest_plausible(sensitivity: Sensitivity, least: float) -> float:
-    """The lowest prediction whose 95 % interval reaches an agreement."""
+    """Return the lowest prediction whose 95 % interval reaches an agreement."""
     odds = least / max(1 - least, 1e-9) * np.exp(-NORMAL_QUANTILE_95 * sensitivity.spread)
     return float(odds / (1 + odds))
 

@@ -25,7 +25,7 @@ MAX_BYTES = 4 << 30
 
 
 def load_images(folder: Path, shape: Sequence[int], limit: int, preprocessing: Preprocessing = IMAGENET) -> list[Array]:
-    """Images of a folder, in the order of their names; where there are more files than asked for, they are spread evenly over all.
+    """Return the images of a folder, in the order of their names; where there are more files than asked for, they are spread evenly over all.
 
     Folders are often sorted by class: the first files would show few of them.
     Pictures are turned as their camera says, resized, cropped at the centre and normalised.
@@ -50,7 +50,7 @@ def load_images(folder: Path, shape: Sequence[int], limit: int, preprocessing: P
 
 
 def image_files(folder: Path) -> list[Path]:
-    """The files of a folder that hold images, in the order of their names; refuses one that has none."""
+    """Return the files of a folder that hold images, in the order of their names; refuses one that has none."""
     if not folder.is_dir():
         raise StretchError(f"there is no folder {folder} with calibration images", "give a folder of pictures or .npy arrays with --images")
     files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in (*ARRAYS, *PICTURES) and path.is_file())
@@ -59,7 +59,7 @@ def image_files(folder: Path) -> list[Path]:
 
 
 def read_images(file: Path, shape: Sequence[int], preprocessing: Preprocessing = IMAGENET) -> list[Array]:
-    """The images in one file: a picture, or the arrays of a ``.npy`` or ``.npz``, which are taken as they are.
+    """Return the images in one file: a picture, or the arrays of a ``.npy`` or ``.npz``, which are taken as they are.
 
     Args:
         shape: The model's input shape, batch (1) first.
@@ -73,7 +73,7 @@ def fingerprint(image: Array) -> str:
 
 
 def synthetic_images(shape: Sequence[int], count: int, seed: int = 0) -> list[Array]:
-    """Made-up images for random weights, mean 0 and deviation 1: in turns white noise and smooth colours; noise alone without a plane.
+    """Return the made-up images for random weights, mean 0 and deviation 1: in turns white noise and smooth colours; noise alone without a plane.
 
     Args:
         shape: The model's input shape, batch (1) first.
@@ -159,7 +159,7 @@ def _picture(file: Path, shape: Sequence[int], preprocessing: Preprocessing) -> 
 
 
 def _colours(picture: Any) -> Any:
-    """A picture of any mode in red, green and blue; Pillow by itself would cut greys of 16 bits off at 255."""
+    """Return a picture of any mode in red, green and blue; Pillow by itself would cut greys of 16 bits off at 255."""
     from PIL import Image
 
     if picture.mode.startswith("I"):

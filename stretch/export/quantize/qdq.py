@@ -27,7 +27,7 @@ _ONE_PIXEL: dict[str, Attr] = {
 
 
 def fold_batch_norms(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of a model that computes the same without batch-norms.
+    """Return a copy of a model that computes the same without batch-norms.
 
     With y = γ·(x − μ)/√(σ² + ε) + β, a batch-norm is a factor a = γ/√(σ² + ε)
     and an offset β − a·μ a channel. They go into the weights and the bias of the
@@ -197,7 +197,7 @@ def quantise(
 def _scale_overrides(
     model: onnx.ModelProto, scales: Mapping[str, tuple[Numbers, Numbers]], types: Mapping[str, Any]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Scales as the quantiser asks for them, of the tensors that the model has."""
+    """Return the scales as the quantiser asks for them, of the tensors that the model has."""
     names = {name for node in model.graph.node for name in (*node.input, *node.output)}
     return {
         name: [{"quant_type": types[zero.dtype.kind], "scale": np.array(scale), "zero_point": np.array(zero)}]
@@ -207,7 +207,7 @@ def _scale_overrides(
 
 
 def _with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with the shape of each tensor: before opset 22 ONNX's inference counts pooling windows that no runtime computes."""
+    """Return the model with the shape of each tensor: before opset 22 ONNX's inference counts pooling windows that no runtime computes."""
     newer = onnx.ModelProto()
     newer.CopyFrom(model)
     versions = [entry.version for entry in newer.opset_import]
@@ -220,7 +220,7 @@ def _with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _with_input_identity(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with an ``Identity`` before an activation that comes first, which the quantiser would leave float."""
+    """Return the model with an ``Identity`` before an activation that comes first, which the quantiser would leave float."""
     graph = model.graph
     for name in [value.name for value in graph.input]:
         if not any(node.op_type in ("Relu", "Clip") and name in node.input for node in graph.node):
@@ -274,7 +274,7 @@ def _write_apart(quantised: onnx.ModelProto) -> None:
 
 
 def _belonging(node: onnx.NodeProto) -> list[Any]:
-    """A node's statement of its processor and subgraph."""
+    """Return a node's statement of its processor and subgraph."""
     return [p for p in node.metadata_props if p.key in ("stretch.processor", "stretch.subgraph")]
 
 
@@ -302,7 +302,7 @@ KEPT_INPUTS = {"Resize": (1, 2, 3), "Pad": (1,)}
 
 
 def to_half(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A subgraph in half precision.
+    """Return a subgraph in half precision.
 
     Batch norms are folded first, since their variances leave the range of fp16
     sooner than the weights they scale. Input and output stay float32 and are
@@ -353,7 +353,7 @@ def _convert_output(graph: onnx.GraphProto, name: str) -> None:
 
 
 def layer_losses(model: onnx.ModelProto, lower: onnx.ModelProto, samples: Sequence[Sample]) -> dict[str, Loss]:
-    """Loss of each tensor that both forms of a subgraph have, the lower one's errors before it included.
+    """Return the loss of each tensor that both forms of a subgraph have, the lower one's errors before it included.
 
     Args:
         lower: Result of `stretch.export.quantize.qdq.quantise` or `stretch.export.quantize.half.to_half` for it.

@@ -30,16 +30,16 @@ class Loss:
     snr_db: float  # Power of the reference over that of the difference, decibels.
 
     def exceeds(self, min_cosine: float) -> bool:
-        """Whether more is lost than a cosine of `min_cosine` allows, in direction or in size."""
+        """Return whether more is lost than a cosine of `min_cosine` allows, in direction or in size."""
         return not (self.cosine >= min_cosine and self.snr_db >= least_snr_db(min_cosine))
 
     def to_json(self) -> dict[str, float]:
-        """Both numbers, rounded to their meaningful digits."""
+        """Return both numbers, rounded to their meaningful digits."""
         return {"cosine": round(self.cosine, 6), "snr_db": round(self.snr_db, 2)}
 
 
 def least_snr_db(min_cosine: float) -> float:
-    """Decibels below which a result is further from its reference than a cosine allows.
+    """Return the decibels below which a result is further from its reference than a cosine allows.
 
     Two tensors of equal length r at a cosine c are r·√(2·(1 − c)) apart.
     """
@@ -48,7 +48,7 @@ def least_snr_db(min_cosine: float) -> float:
 
 
 def loss(pairs: Iterable[tuple[Array, Array]]) -> Loss:
-    """Loss of results against references, both taken as one long vector each."""
+    """Return the loss of results against references, both taken as one long vector each."""
     product = reference = result = difference = 0.0
     for expected, actual in pairs:
         a, b = expected.ravel().astype(np.float64), actual.ravel().astype(np.float64)
@@ -67,7 +67,7 @@ def loss(pairs: Iterable[tuple[Array, Array]]) -> Loss:
 
 
 def top1_agreement(pairs: Iterable[tuple[Array, Array]]) -> float:
-    """Share of pairs of class scores, batch × classes, with the same best class."""
+    """Return the share of pairs of class scores, batch × classes, with the same best class."""
     same = [int(np.argmax(expected)) == int(np.argmax(actual)) for expected, actual in pairs]
     return sum(same) / len(same)
 
@@ -79,7 +79,7 @@ Run = Callable[..., Any]
 
 
 def feed_dict(model: onnx.ModelProto, sample: Sample) -> dict[str, Array]:
-    """A sample by the names of a model's inputs."""
+    """Return a sample by the names of a model's inputs."""
     names = [value.name for value in model.graph.input]
     return dict(zip(names, (sample,) if isinstance(sample, np.ndarray) else sample, strict=True))
 
@@ -90,7 +90,7 @@ def as_tuple(written: Any) -> tuple[Array, ...]:
 
 
 def with_outputs(model: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:
-    """A copy of a model that gives these tensors too."""
+    """Return a copy of a model that gives these tensors too."""
     shown = onnx.ModelProto()
     shown.CopyFrom(model)
     present = {value.name for value in shown.graph.output}
@@ -130,7 +130,7 @@ def session_of(model: onnx.ModelProto | str, *, optimised: bool = True, weights:
 
 
 def runner(model: onnx.ModelProto | str) -> Run:
-    """A function that computes a subgraph as its file defines it, integers as in `session_of`."""
+    """Return a function that computes a subgraph as its file defines it, integers as in `session_of`."""
     session = session_of(model)
     names = [value.name for value in session.get_inputs()]
 
@@ -151,7 +151,7 @@ def _add_whole(manifest: Manifest, join: JoinEntry, joined: Array, tensors: dict
 
 
 def replay(manifest: Manifest, runs: Mapping[str, Run], x: Array, wholes: Mapping[str, Run] | None = None) -> dict[str, Array]:
-    """Value of every tensor that crosses subgraphs, for one input.
+    """Return the value of every tensor that crosses subgraphs, for one input.
 
     Args:
         wholes: How segments are computed as one, by name, whose branches are bands of their rows or some of their channels: from all of what these read.

@@ -30,7 +30,7 @@ class AtenValue:
     axes: Axes | None = None  # Factors of its axes in the operator's feature map, where its elements are not in the operator's order.
 
     def reshape(self, shape: Shape) -> "AtenValue":
-        """The same elements in another shape."""
+        """Return the same elements in another shape."""
         return replace(self, shape=shape, base=self.base or self.shape)
 
 
@@ -75,12 +75,12 @@ class AtenCall:
         return sum(prod(value.shape) for value in self.values if not value.op)
 
     def tensor(self, name: str) -> AtenValue | None:
-        """The argument of this name, if it is a tensor that depends on the input."""
+        """Return the argument of this name, if it is a tensor that depends on the input."""
         value = self.arguments.get(name)
         return value if isinstance(value, AtenValue) and value.op else None
 
     def constant(self, name: str) -> AtenValue | None:
-        """The argument of this name, if it is a tensor that does not."""
+        """Return the argument of this name, if it is a tensor that does not."""
         value = self.arguments.get(name)
         return value if isinstance(value, AtenValue) and not value.op else None
 
@@ -150,12 +150,12 @@ def over_elements(shape: Shape, kernel: str, variant: str) -> dict[str, Attr]:
 
 
 def opaque_step(call: AtenCall, kernel: str, work: _Work, variant: str = "") -> Step:
-    """The operator of a call with this work; it reads all tensors of the call."""
+    """Return the operator of a call with this work; it reads all tensors of the call."""
     return Step("opaque", attributes(call.out, kernel, variant or call.operator, work, call.constants), tuple(call.tensors))
 
 
 def opaque_node(call: AtenCall) -> Step:
-    """The operator of a call that no rule takes."""
+    """Return the operator of a call that no rule takes."""
     name, built = call.operator, prod(call.out)
     if name in REDUCTIONS:
         # each element of the result is of as many as are read
@@ -174,7 +174,7 @@ class CallRecorder:
         self._constants: list[AtenValue] = []
 
     def __call__(self, argument: Any) -> Any:
-        """An argument as JSON has it; raises ValueError if it is nothing that a call may have."""
+        """Return an argument as JSON has it; raises ValueError if it is nothing that a call may have."""
         return to_builtins(argument, self._reference)
 
     def _reference(self, argument: Any) -> dict[str, int] | None:
@@ -191,7 +191,7 @@ class CallRecorder:
         return {key: index}
 
     def step(self, attrs: Mapping[str, Attr], calls: Sequence[Call], result: torch.dtype = torch.float32) -> Step:
-        """An opaque operator that is computed by some calls with what was collected.
+        """Return an opaque operator that is computed by some calls with what was collected.
 
         Tensors between operators are real (`storage_dtype`): calls that compute with whole numbers stand between conversions.
 
@@ -227,7 +227,7 @@ class CallRecorder:
 
 
 def conversion(tensor: dict[str, int], dtype: torch.dtype | None) -> Call:
-    """The call that gives a tensor in another type."""
+    """Return the call that gives a tensor in another type."""
     return Call("_to_copy.default", (tensor,), {"dtype": {"dtype": _name(dtype)}})
 
 
@@ -237,7 +237,7 @@ def storage_dtype(dtype: torch.dtype | None) -> torch.dtype:
 
 
 def _replace_infinities(tensor: torch.Tensor) -> torch.Tensor:
-    """A mask of minus infinity as the lowest number of fp16, behind which a softmax gives the same zeros: files hold no infinity."""
+    """Return a mask of minus infinity as the lowest number of fp16, behind which a softmax gives the same zeros: files hold no infinity."""
     if not tensor.is_floating_point() or not tensor.isinf().any():
         return tensor
     maximum = torch.finfo(torch.float16).max

@@ -48,7 +48,7 @@ class Factor:
     step: int  # From one to the next; pixels are counted row by row.
 
     def split(self, inner: int) -> tuple["Factor", "Factor"]:
-        """Two factors, the inner one of this size."""
+        """Return two factors, the inner one of this size."""
         return Factor(self.of, self.size // inner, self.step * inner), Factor(self.of, inner, self.step)
 
 
@@ -68,18 +68,18 @@ class Axes:
         return tuple(_size(axis) for axis in self.axes)
 
     def factors(self, of: FactorKind) -> tuple[Factor, ...]:
-        """The factors that step through channels, pixels or images, in order."""
+        """Return the factors that step through channels, pixels or images, in order."""
         return tuple(factor for axis in self.axes for factor in axis if factor.of == of)
 
     def channels(self) -> list[int]:
-        """Channels of the map, in the order in which the tensor has them."""
+        """Return the channels of the map, in the order in which the tensor has them."""
         result = [self.first]
         for factor in self.factors("channel"):
             result = [offset + i * factor.step for offset in result for i in range(factor.size)]
         return result
 
     def reshape(self, shape: Shape) -> "Axes | None":
-        """The same elements in another shape; None if an axis would begin within a factor."""
+        """Return the same elements in another shape; None if an axis would begin within a factor."""
         left = [factor for axis in self.axes for factor in axis][::-1]
         axes: list[Axis] = []
         for size in shape:
@@ -100,11 +100,11 @@ class Axes:
         return None if left else replace(self, axes=tuple(axes))
 
     def permute(self, order: Sequence[int]) -> "Axes":
-        """The tensor's axes in another order."""
+        """Return the tensor's axes in another order."""
         return replace(self, axes=tuple(self.axes[axis] for axis in order))
 
     def cut(self, axis: int, start: int, size: int) -> "Axes | None":
-        """Some of an axis over channels; None if it runs over something else or a cut lies within an inner factor."""
+        """Return some of an axis over channels; None if it runs over something else or a cut lies within an inner factor."""
         factors = self.axes[axis]
         if start == 0 and size == _size(factors):
             return self
@@ -119,11 +119,11 @@ class Axes:
         return replace(self, axes=axes, first=self.first + start // inner * outer.step)
 
     def drop_axis(self, axis: int) -> "Axes":
-        """Without an axis of one element."""
+        """Return the without an axis of one element."""
         return replace(self, axes=(*self.axes[:axis], *self.axes[axis + 1 :]))
 
     def sort_factors(self) -> "Axes":
-        """The axes of a map that has the same images, channels and pixels in the order in which they are seen here."""
+        """Return the axes of a map that has the same images, channels and pixels in the order in which they are seen here."""
         left = {of: prod(factor.size for factor in self.factors(of)) for of in get_args(FactorKind)}
         axes = []
         for axis in self.axes:
@@ -140,14 +140,14 @@ class Axes:
 
 
 def map_axes(shape: Shape) -> Axes:
-    """A feature map N×C×H×W as it is."""
+    """Return a feature map N×C×H×W as it is."""
     n, c, h, w = shape
     factors = (Factor("image", n, 1), Factor("channel", c, 1), Factor("pixel", h, w), Factor("pixel", w, 1))
     return Axes(tuple(_merge_factors([factor]) for factor in factors))
 
 
 def common_factors(a: Axis, b: Axis) -> list[tuple[Factor, Factor]]:
-    """The factors of two axes of one size, split so that they come in pairs of one size."""
+    """Return the factors of two axes of one size, split so that they come in pairs of one size."""
     left, right, pairs = list(a)[::-1], list(b)[::-1], []
     while left and right:
         first, second = left.pop(), right.pop()
@@ -169,7 +169,7 @@ def _size(axis: Sequence[Factor]) -> int:
 
 
 def _merge_factors(axis: Sequence[Factor]) -> Axis:
-    """Factors without those of one element, and neighbours that continue each other as one."""
+    """Return the factors without those of one element, and neighbours that continue each other as one."""
     merged: list[Factor] = []
     for factor in axis:
         if factor.size == 1:
@@ -183,7 +183,7 @@ def _merge_factors(axis: Sequence[Factor]) -> Axis:
 
 
 def rearrangement(pairs: Sequence[tuple[Factor, Factor]]) -> tuple[Shape, Shape]:
-    """How pixels that lie in the steps of the first of each pair come to lie in the steps of the second."""
+    """Return how pixels that lie in the steps of the first of each pair come to lie in the steps of the second."""
     before = sorted(range(len(pairs)), key=lambda i: -pairs[i][0].step)
     after = sorted(range(len(pairs)), key=lambda i: -pairs[i][1].step)
     for order, side in ((before, 0), (after, 1)):

@@ -87,13 +87,13 @@ def input_placeholders(program: torch.export.ExportedProgram, inputs: Inputs, na
 
 
 def returned_nodes(program: torch.export.ExportedProgram) -> list[str | None]:
-    """Names of the nodes that are returned, in order; None in place of results that are no tensors."""
+    """Return the names of the nodes that are returned, in order; None in place of results that are no tensors."""
     user = [spec.arg for spec in program.graph_signature.output_specs if spec.kind == OutputKind.USER_OUTPUT]
     return [arg.name if isinstance(arg, TensorArgument) else None for arg in user]
 
 
 def export(module: nn.Module, inputs: Inputs, name: str) -> torch.export.ExportedProgram:
-    """A network in evaluation mode as ATen operators that change nothing in place through views."""
+    """Return a network in evaluation mode as ATen operators that change nothing in place through views."""
     first = next(iter(module.parameters()), None)
     device = first.device if first is not None else "cpu"
     args, kwargs = inputs.arguments([torch.zeros(shape, device=device) for shape in inputs.shapes.values()])
@@ -122,7 +122,7 @@ def _silence_logs() -> Iterator[None]:
 
 
 def _writes_into_view(node: fx.Node) -> bool:
-    """Whether a node changes a tensor that shares its memory with another."""
+    """Return whether a node changes a tensor that shares its memory with another."""
     schema = getattr(node.target, "_schema", None)
     if schema is None or not schema.is_mutable:
         return False
@@ -133,7 +133,7 @@ def _writes_into_view(node: fx.Node) -> bool:
 
 
 def _export_error(module: nn.Module, inputs: Inputs, device: torch.device | str, name: str, error: Exception) -> StretchError:
-    """Message for a network that cannot be exported: whether its inputs are to blame, or the network."""
+    """Return the message for a network that cannot be exported: whether its inputs are to blame, or the network."""
     reason = first_line(error)
     if str(device) != "meta":
         try:
@@ -180,7 +180,7 @@ class ExportedLowering:
         self._waiting: set[fx.Node] = set()
 
     def graph(self, names: Mapping[str, str], returned: Sequence[str | None]) -> OpGraph:
-        """The operator graph."""
+        """Return the operator graph."""
         for node in self._exported.nodes:
             if node.op == "placeholder" and node.name in names:
                 shape, name = self._shape(node, node.meta.get("val")), names[node.name]
@@ -193,7 +193,7 @@ class ExportedLowering:
         return self._finish(returned)
 
     def _stored_value(self, node: fx.Node) -> AtenValue:
-        """A parameter, a buffer or a constant."""
+        """Return a parameter, a buffer or a constant."""
         tensor = self._tensors.get(node.name)
         if tensor is None:
             # who reads it is refused
@@ -201,7 +201,7 @@ class ExportedLowering:
         return AtenValue("", tuple(tensor.shape), dtype=tensor.dtype, tensor=tensor, learned=isinstance(tensor, nn.Parameter))
 
     def _finish(self, returned: Sequence[str | None]) -> OpGraph:
-        """The operators that lead to the outputs; the only remaining part of an operator has its name."""
+        """Return the operators that lead to the outputs; the only remaining part of an operator has its name."""
         inputs = [op.name for op in self._ops.values() if op.kind == "input"]
         ends = list(dict.fromkeys(name for name in map(self.result, returned) if name is not None))
         need(bool(ends), f"`{self._name}` returns nothing that depends on its input", "give a network that reads its input")
@@ -220,7 +220,7 @@ class ExportedLowering:
         return graph
 
     def _reachable_ops(self, outputs: Sequence[str]) -> list[Op]:
-        """Operators that lead to outputs; parts of a tensor that is computed whole anyway are not computed again."""
+        """Return the operators that lead to outputs; parts of a tensor that is computed whole anyway are not computed again."""
         while True:
             kept = reachable(list(self._ops.values()), outputs)
             needed = {op.name for op in kept}
@@ -232,7 +232,7 @@ class ExportedLowering:
                 return fold_infinite_padding(kept)
 
     def result(self, node: str | None) -> str | None:
-        """The operator, or the input, whose tensor a node's is; None of one that depends on weights alone, or of no tensor."""
+        """Return the operator, or the input, whose tensor a node's is; None of one that depends on weights alone, or of no tensor."""
         if node is None:
             return None
         if node not in self._returned:
@@ -287,7 +287,7 @@ class ExportedLowering:
             self._moved[self._source(node.args[0])] = node
 
     def _apply(self, call: AtenCall) -> tuple[AtenValue, ...]:
-        """The results of a call."""
+        """Return the results of a call."""
         if all(0 in shape for shape in call.shapes):
             return tuple(map(_empty_value, call.shapes))
         if not call.tensors or call.operator in _FILL_OPERATORS:
@@ -299,7 +299,7 @@ class ExportedLowering:
         return self._compute(replace(call, arguments={name: self._in_order(item) for name, item in call.arguments.items()}), several)
 
     def _constant(self, call: AtenCall) -> tuple[AtenValue, ...]:
-        """Values that depend on weights or shapes alone, and are computed before the network runs."""
+        """Return the values that depend on weights or shapes alone, and are computed before the network runs."""
         target: Any = call.node.target
         learned = not call.tensors and any(value.learned for value in call.values)
 
@@ -324,7 +324,7 @@ class ExportedLowering:
         return self._maps.in_order(argument) if isinstance(argument, AtenValue) else argument
 
     def _compute(self, call: AtenCall, several: bool = False) -> tuple[AtenValue, ...]:
-        """The results of a call on tensors whose elements are in their order."""
+        """Return the results of a call on tensors whose elements are in their order."""
         indices = [reader.args[1] for reader in call.node.users if reader.users] if several else [0]
         read = {number for number in indices if isinstance(number, int)}
         numbers = sorted(number for number in read if 0 not in call.shapes[number])
@@ -347,7 +347,7 @@ class ExportedLowering:
         return tuple(whole if numbers in ([], [number]) else _result_of(whole, call, numbers, number) for number in range(len(call.shapes)))
 
     def _tuple_element(self, node: fx.Node, part: AtenValue) -> AtenValue:
-        """One of several results; a piece of a tensor is copied out of it."""
+        """Return one of several results; a piece of a tensor is copied out of it."""
         if 0 in part.shape:
             return _empty_value(part.shape)
         if part.piece is None:
@@ -358,7 +358,7 @@ class ExportedLowering:
         return replace(value, dtype=part.dtype)
 
     def _emit(self, call: AtenCall, steps: Sequence[Step]) -> AtenValue | None:
-        """Operators in a chain: each but the first reads, before what it states, the one before; None if one does not fit."""
+        """Return the operators in a chain: each but the first reads, before what it states, the one before; None if one does not fit."""
         emitted: list[Op] = []
         weights: dict[str, dict[str, torch.Tensor]] = {}
         for step in steps:
@@ -378,7 +378,7 @@ class ExportedLowering:
         return AtenValue(emitted[-1].name, call.shapes[0], base=emitted[-1].shape)
 
     def _arguments(self, node: fx.Node) -> dict[str, Any]:
-        """The node's arguments by name, those left out at their defaults, values in place of nodes."""
+        """Return the node's arguments by name, those left out at their defaults, values in place of nodes."""
         mapped = {key: fx.node.map_aggregate(item, self._to_values) for key, item in named_arguments(node).items()}
         for key, item in mapped.items():
             if isinstance(item, list):
@@ -406,19 +406,19 @@ class ExportedLowering:
 
 
 def _result_of(whole: AtenValue, call: AtenCall, numbers: Sequence[int], number: int) -> AtenValue:
-    """One of the results that lie behind each other in a row; nobody reads one that does not."""
+    """Return one of the results that lie behind each other in a row; nobody reads one that does not."""
     shape, start = call.shapes[number], sum(prod(call.shapes[earlier]) for earlier in numbers if earlier < number)
     piece = Step("slice", {"start": start, "stop": start + prod(shape)}, (whole,))
     return AtenValue(whole.op, shape, piece=piece) if number in numbers else AtenValue("", shape)
 
 
 def _empty_value(shape: Shape) -> AtenValue:
-    """A tensor without elements, which no operator need compute."""
+    """Return a tensor without elements, which no operator need compute."""
     return AtenValue("", shape, tensor=torch.empty(shape))
 
 
 def _tensors(program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
-    """Parameters, buffers and constants by the names of their nodes."""
+    """Return the parameters, buffers and constants by the names of their nodes."""
     signature = program.graph_signature
     stored: dict[str, Any] = {**program.constants, **program.state_dict}
     named = signature.inputs_to_parameters | signature.inputs_to_buffers | signature.inputs_to_lifted_tensor_constants
@@ -440,7 +440,7 @@ def capture_exported(module: nn.Module, input_shape: InputShapes | Inputs = (1, 
 
 
 def capture_runnable(module: nn.Module, input_shape: InputShapes | Inputs, name: str, refusal: str = "") -> Captured:
-    """The operator graph of a network and its weights, by `torch.export`."""
+    """Return the operator graph of a network and its weights, by `torch.export`."""
     arguments = Inputs.of(input_shape, module)
     with evaluation_mode(module):
         program = export(module, arguments, name)
@@ -482,7 +482,7 @@ def _check(captured: Captured, inputs: Inputs, want: Any) -> None:
 
 
 def _module(captured: Captured, op: Op) -> nn.Module:
-    """Module that computes an operator, with the network's own weights."""
+    """Return the module that computes an operator, with the network's own weights."""
     with torch.device("meta"):
         module = make_module(op, captured.graph.input_shapes(op)).eval()
     module.load_state_dict(captured.weights.get(op.name, {}), strict=False, assign=True)

@@ -29,7 +29,7 @@ class Inputs:
 
     @classmethod
     def of(cls, input_shapes: "InputShapes | Inputs", module: nn.Module) -> "Inputs":
-        """The inputs of a network."""
+        """Return the inputs of a network."""
         if isinstance(input_shapes, Inputs):
             return input_shapes
         if is_shape(input_shapes):
@@ -52,12 +52,12 @@ class Inputs:
         return cls({name: check_shape(name, shapes[name]) for name in names if name in shapes}, named=True)
 
     def random(self, seed: int = 0, device: torch.device | str = "cpu") -> list[torch.Tensor]:
-        """Normally distributed numbers for each, in order."""
+        """Return the normally distributed numbers for each, in order."""
         generator = torch.Generator().manual_seed(seed)
         return [torch.randn(tuple(shape), generator=generator).to(device) for shape in self.shapes.values()]
 
     def arguments(self, tensors: Sequence[torch.Tensor]) -> tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]]:
-        """How the forward is called with tensors: by position, and by name."""
+        """Return how the forward is called with tensors: by position, and by name."""
         return ((), dict(zip(self.shapes, tensors, strict=True))) if self.named else (tuple(tensors), {})
 
     def call(self, module: nn.Module, tensors: Sequence[torch.Tensor]) -> Any:
@@ -66,18 +66,18 @@ class Inputs:
         return module(*args, **kwargs)
 
     def __str__(self) -> str:
-        """Sizes as people write them, such as ``1×3×224×224``."""
+        """Return the sizes as people write them, such as ``1×3×224×224``."""
         sizes = {name: "×".join(map(str, shape)) for name, shape in self.shapes.items()}
         return ", ".join(f"{name} {size}" for name, size in sizes.items()) if self.named or len(sizes) > 1 else sizes[SINGLE_INPUT]
 
 
 def _join_names(names: Sequence[str]) -> str:
-    """The hint where shapes are missing."""
+    """Return the hint where shapes are missing."""
     return f"give each of {', '.join(names)} its shape, as a mapping or with --input {names[0]}=1x3x224x224" if names else "give it inputs"
 
 
 def is_shape(arguments: Any) -> TypeGuard[Sequence[int]]:
-    """Whether shapes of inputs are that of one input, not of several."""
+    """Return whether shapes of inputs are that of one input, not of several."""
     return not isinstance(arguments, Mapping) and all(isinstance(argument, int) or hasattr(argument, "__index__") for argument in arguments)
 
 
@@ -94,7 +94,7 @@ def whole_numbers_error(name: str, where: str) -> WholeNumbersError:
 
 
 def check_shape(name: str, arguments: Any) -> Shape:
-    """The shape of an input."""
+    """Return the shape of an input."""
     try:
         shape = tuple(operator.index(size) for size in arguments)
     except TypeError:
@@ -113,7 +113,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 def hooks_of(module: nn.Module) -> list[dict[int, Any]]:
-    """The tables of hooks of a network's modules that are not empty."""
+    """Return the tables of hooks of a network's modules that are not empty."""
     return [getattr(part, kind) for part in module.modules() for kind in _HOOKS if getattr(part, kind)]
 
 
@@ -138,7 +138,7 @@ def check_hooks(module: nn.Module, shapes: InputShapes | Inputs, name: str) -> N
 
 
 def _output(module: nn.Module, inputs: Inputs) -> list[torch.Tensor] | None:
-    """The tensors it gives for one input; None if it fails, which capturing it says in full."""
+    """Return the tensors it gives for one input; None if it fails, which capturing it says in full."""
     with torch.no_grad(), contextlib.suppress(Exception):
         return tensors(inputs.call(module, inputs.random()))
     return None

@@ -44,12 +44,12 @@ _MASKED = -torch.finfo(torch.float16).max
 
 
 def operator_of(node: fx.Node) -> str:
-    """Name of an operator, as rules know it."""
+    """Return the name of an operator, as rules know it."""
     return AtenCall(node, {}).operator if node.op == "call_function" else ""
 
 
 def chain_of(node: fx.Node) -> list[fx.Node]:
-    """A product, what alone reads it and so on, up to the second product, with a softmax among them; nothing if there is none."""
+    """Return a product, what alone reads it and so on, up to the second product, with a softmax among them; nothing if there is none."""
     if operator_of(node) not in PRODUCTS:
         return []
     chain, softened = [node], False
@@ -126,7 +126,7 @@ class _AttentionOperand:
 
 
 def _part(maps: Maps, value: AtenValue, order: Sequence[int]) -> _AttentionOperand:
-    """A tensor as queries, keys or values, whose tokens are pixels, and whose heads are channels."""
+    """Return a tensor as queries, keys or values, whose tokens are pixels, and whose heads are channels."""
     op, axes = maps.gather(maps.value(value.op, require(maps.axes_of(value)).permute(order), value))
     require_that(all(f.of == "pixel" for f in axes.axes[-2]) and all(f.of == "channel" for f in axes.axes[-1]))
     part = _AttentionOperand(op, axes)
@@ -141,7 +141,7 @@ def _require_same_factors(a: Sequence[Axis], b: Sequence[Axis]) -> None:
 
 
 def _attention(maps: Maps, call: AtenCall, parts: Sequence[_AttentionOperand], scores: Scores) -> tuple[str, Axes]:
-    """The operator, and the axes of its result with the channels of a head last."""
+    """Return the operator, and the axes of its result with the channels of a head last."""
     query, key, value = parts
     _require_same_factors(query.leading, key.leading)
     _require_same_factors(query.leading, value.leading)
@@ -167,7 +167,7 @@ def _attention(maps: Maps, call: AtenCall, parts: Sequence[_AttentionOperand], s
 
 
 def _split_scale(maps: Maps, name: str) -> tuple[str, float]:
-    """The multiplied tensor, and the number."""
+    """Return the multiplied tensor, and the number."""
     op = maps.ops[name]
     return (op.inputs[0], number(op.attrs, "value")) if op.kind == "mul_scalar" else (name, 1.0)
 
@@ -189,7 +189,7 @@ def _own_attention(maps: Maps, call: AtenCall) -> Result:
 
 
 def _scores(query: _AttentionOperand, key: _AttentionOperand) -> Axes:
-    """Axes of leading ones, queries and keys."""
+    """Return the axes of leading ones, queries and keys."""
     return Axes((*query.leading, (Factor("query", query.tokens, 1),), (Factor("key", key.tokens, 1),))).sort_factors()
 
 
@@ -204,16 +204,16 @@ class _Product:
     summed: str
 
     def own(self, side: int) -> str:
-        """Letters of an operand alone."""
+        """Return the letters of an operand alone."""
         return "".join(letter for letter in self.letters[side] if letter not in self.leading + self.summed)
 
     def order(self, side: int, *, summed_last: bool) -> list[int]:
-        """Order of an operand's axes: leading ones, and as the last two its own and the summed one."""
+        """Return the order of an operand's axes: leading ones, and as the last two its own and the summed one."""
         last = self.own(side) + self.summed if summed_last else self.summed + self.own(side)
         return [self.letters[side].index(letter) for letter in self.leading + last]
 
     def result_order(self, first: int) -> list[int]:
-        """Order of the result's axes among leading ones, that of the first operand and that of the other one."""
+        """Return the order of the result's axes among leading ones, that of the first operand and that of the other one."""
         letters = self.leading + self.own(first) + self.own(1 - first)
         return [letters.index(letter) for letter in self.out]
 
@@ -223,7 +223,7 @@ _SCORES = "-"
 
 
 def _product(call: AtenCall, scores: Axes | None = None) -> _Product:
-    """The product that a call is; scores are the operand that is not known."""
+    """Return the product that a call is; scores are the operand that is not known."""
     arguments = call.arguments
     pair = list(arguments["tensors"]) if "tensors" in arguments else [arguments["self"], arguments.get("other", arguments.get("mat2"))]
     if scores is not None:
@@ -248,7 +248,7 @@ def _product(call: AtenCall, scores: Axes | None = None) -> _Product:
 
 
 def written_out(maps: Maps, chain: Sequence[AtenCall]) -> AtenValue:
-    """Attention as products with a softmax between."""
+    """Return the attention as products with a softmax between."""
     product = _product(chain[0])
     left, right = (_part(maps, value, product.order(side, summed_last=True)) for side, value in enumerate(product.operands))
     _require_same_factors(left.leading, right.leading)
@@ -290,7 +290,7 @@ def _change(scores: Scores, call: AtenCall, reads_first: bool) -> None:
 
 
 def _second_product(maps: Maps, call: AtenCall, sides: tuple[_AttentionOperand, _AttentionOperand], scores: Scores) -> AtenValue:
-    """The product of the shares with values."""
+    """Return the product of the shares with values."""
     product = _product(call, scores.axes)
     sources = [operand.op for operand in product.operands]
     require_that(sources.count(_SCORES) == 1)
@@ -369,7 +369,7 @@ def _dropped(maps: Maps, part: AtenValue, dim: int) -> AtenValue:
 
 
 def _cut(maps: Maps, x: AtenValue, dim: int, start: int, size: int, step: int = 1) -> AtenValue:
-    """Some of an axis: channels are a matter of the axes, pixels are cut out."""
+    """Return some of an axis: channels are a matter of the axes, pixels are cut out."""
     axes = require(maps.axes_of(x))
     if all(factor.of == "channel" for factor in axes.axes[dim]) and axes.axes[dim] and step == 1:
         cut = require(axes.cut(dim, start, size))
@@ -378,7 +378,7 @@ def _cut(maps: Maps, x: AtenValue, dim: int, start: int, size: int, step: int = 
 
 
 def _image(maps: Maps, x: AtenValue) -> tuple[str, Axes, list[int]]:
-    """A map whose height and width are two axes of a tensor, or whose width is the only one over pixels; the places of these axes."""
+    """Return a map whose height and width are two axes of a tensor, or whose width is the only one over pixels; the places of these axes."""
     op, axes = maps.gather(x)
     pixel_axes = [i for i, axis in enumerate(axes.axes) if any(factor.of == "pixel" for factor in axis)]
     require_that(1 <= len(pixel_axes) <= 2 and all(factor.of == "pixel" for i in pixel_axes for factor in axes.axes[i]))
@@ -387,7 +387,7 @@ def _image(maps: Maps, x: AtenValue) -> tuple[str, Axes, list[int]]:
 
 
 def _resized(maps: Maps, op: str, axes: Axes, sizes: dict[int, int], like: AtenValue) -> AtenValue:
-    """A map of other height or width, seen along axes of which some have another size."""
+    """Return a map of other height or width, seen along axes of which some have another size."""
     resized = [(Factor("pixel", sizes[i], 1),) if i in sizes else axis for i, axis in enumerate(axes.axes)]
     return maps.value(op, Axes(tuple(resized)).sort_factors().merge(), like)
 
@@ -435,7 +435,7 @@ def _pad(maps: Maps, call: AtenCall) -> Result:
 
 @_rule("cat", "concat", "concatenate")
 def _concat(maps: Maps, call: AtenCall) -> Result:
-    """Channels side by side."""
+    """Return the channels side by side."""
     parts, dim = list(call.arguments.get("tensors") or ()), call.axis
     require_that(all(isinstance(part, AtenValue) and part.op for part in parts) and any(part.axes is not None for part in parts))
     op, axes = maps.gather(parts[0])
@@ -446,7 +446,7 @@ def _concat(maps: Maps, call: AtenCall) -> Result:
 
 
 def _beside(maps: Maps, part: AtenValue, op: str, axes: Axes, dim: int) -> str:
-    """The map of a tensor of which one axis runs over all channels, with its pixels where those of another map are."""
+    """Return the map of a tensor of which one axis runs over all channels, with its pixels where those of another map are."""
     gathered, seen = maps.gather(part)
     gathered_shape, op_shape = maps.ops[gathered].shape, maps.ops[op].shape
     require_that(all(f.of == "channel" for f in seen.axes[dim]) and prod(f.size for f in seen.axes[dim]) == gathered_shape[1])
@@ -472,14 +472,14 @@ def _addmm(maps: Maps, call: AtenCall) -> Result:
 
 @_rule(*PRODUCTS, "mm")
 def _projected_by_matrix(maps: Maps, call: AtenCall) -> Result:
-    """A product with a constant matrix."""
+    """Return a product with a constant matrix."""
     weight = require(call.constant("mat2") or call.constant("other"))
     require_that(len(weight.shape) == 2)
     return _projected(maps, call, "self", require(weight.tensor).t(), None)
 
 
 def _projected(maps: Maps, call: AtenCall, name: str, weight: torch.Tensor, bias: torch.Tensor | None) -> Result:
-    """A linear layer over the channels of every pixel is a 1×1 convolution."""
+    """Return a linear layer over the channels of every pixel is a 1×1 convolution."""
     x = require(call.tensor(name))
     require_that(weight.dtype == torch.float32 and (x.axes is not None or len(x.shape) > 2))
     op, axes = maps.channels_last(x)
@@ -514,13 +514,13 @@ def _batch_norm(maps: Maps, call: AtenCall) -> Result:
 
 @_rule("mean")
 def _mean(maps: Maps, call: AtenCall) -> Result:
-    """A mean over all pixels is global pooling; one over the channels of each pixel leaves one of them."""
+    """Return a mean over all pixels is global pooling; one over the channels of each pixel leaves one of them."""
     return _reduced(maps, call, "global_avg_pool", "channel_mean")
 
 
 @_rule("linalg_vector_norm", "norm")
 def _norm(maps: Maps, call: AtenCall) -> Result:
-    """The length of each channel."""
+    """Return the length of each channel."""
     require_that(call.arguments.get("ord", call.arguments.get("p")) == 2)
     return _reduced(maps, call, "global_l2_norm", "")
 
@@ -550,7 +550,7 @@ def elementwise(maps: Maps, call: AtenCall) -> Result:
 
 
 def _met(maps: Maps, value: AtenValue, op: str, axes: Axes, out: Shape) -> str | AtenValue:
-    """A tensor as it meets a map: aligned with it, or as far as it is broadcast."""
+    """Return a tensor as it meets a map: aligned with it, or as far as it is broadcast."""
     if not value.op:
         seen = broadcast_over(require(value.tensor), axes, ("channel", "pixel"))
         channels, pixels = seen.shape
@@ -568,7 +568,7 @@ def _met(maps: Maps, value: AtenValue, op: str, axes: Axes, out: Shape) -> str |
 
 
 def _on_maps(maps: Maps, call: AtenCall, operands: Mapping[int, str | AtenValue], op: str) -> str:
-    """The operator of a call on maps in place of their views."""
+    """Return the operator of a call on maps in place of their views."""
 
     def placed(argument: Any) -> Any:
         if isinstance(argument, list | tuple):

@@ -31,7 +31,7 @@ from stretch.operators.opaque.calls import Call
 
 
 def broadcast_over(tensor: torch.Tensor, axes: Axes, over: Sequence[FactorKind]) -> torch.Tensor:
-    """A tensor that is broadcast to one of known axes, with an axis for each of what these run over.
+    """Return a tensor that is broadcast to one of known axes, with an axis for each of what these run over.
 
     Returns:
         A tensor whose axes are of one element where it is the same for all; it must not differ along other axes.
@@ -88,7 +88,7 @@ class Maps:
         return unique_name(preferred, lambda name: name in self.ops or name in taken)
 
     def add(self, stem: str, kind: str, reads: Sequence[str], attrs: Mapping[str, Attr], weights: Weights | None = None) -> str:
-        """Name of an operator on maps, new unless one without weights is there already."""
+        """Return the name of an operator on maps, new unless one without weights is there already."""
         key = (kind, tuple(reads), tuple(sorted(attrs.items())))
         if not weights and key in self._known:
             return self._known[key]
@@ -102,7 +102,7 @@ class Maps:
         return name
 
     def axes_of(self, value: AtenValue) -> Axes | None:
-        """The axes of a tensor; None if they are not known."""
+        """Return the axes of a tensor; None if they are not known."""
         if value.axes is not None:
             return value.axes
         op = self.ops.get(value.op)
@@ -111,7 +111,7 @@ class Maps:
         return map_axes(op.shape).reshape(value.shape)
 
     def value(self, op: str, axes: Axes, like: AtenValue) -> AtenValue:
-        """A map seen along axes, as the tensor itself where that is all that they say."""
+        """Return a map seen along axes, as the tensor itself where that is all that they say."""
         result = AtenValue(op, axes.shape, base=self.ops[op].shape, dtype=like.dtype)
         map_shape = self.ops[op].shape
         first = axes.shape[:2] == map_shape[:2] and not kind_of(self.ops[op].kind).stated
@@ -119,7 +119,7 @@ class Maps:
         return result if is_whole_map else replace(result, axes=axes)
 
     def gather(self, value: AtenValue) -> tuple[str, Axes]:
-        """A map with the channels of a tensor in its order, and the tensor's axes there."""
+        """Return a map with the channels of a tensor in its order, and the tensor's axes there."""
         axes, op = require(self.axes_of(value)), value.op
         channels = axes.channels()
         if channels != list(range(self.ops[op].shape[1])):
@@ -127,7 +127,7 @@ class Maps:
         return op, _with_channels_in_order(axes)
 
     def _select(self, name: str, channels: tuple[int, ...]) -> str:
-        """Some channels of a map, computed by as many filters where they are a convolution's."""
+        """Return some channels of a map, computed by as many filters where they are a convolution's."""
         key = ("select", name, channels)
         if key not in self._known:
             selecting = self._add_selection(self.ops[name], channels)
@@ -163,7 +163,7 @@ class Maps:
         raise Unsupported
 
     def rearrange(self, op: str, axes: Axes, pixels: tuple[int, int] | None = None) -> str:
-        """A map whose pixels are in the order in which axes see them.
+        """Return a map whose pixels are in the order in which axes see them.
 
         Args:
             pixels: Height and width of the result; those that it has where the order is that already, else those of
@@ -178,7 +178,7 @@ class Maps:
         return self._with_pixels(op, steps, pixels)
 
     def _with_pixels(self, op: str, steps: tuple[Shape, Shape], pixels: Shape) -> str:
-        """A map of this height and width whose pixels are moved by these steps, if they move anything."""
+        """Return a map of this height and width whose pixels are moved by these steps, if they move anything."""
         moved = steps[1] != tuple(range(len(steps[1])))
         if not moved and self.ops[op].shape[2:] == pixels:
             return op
@@ -186,7 +186,7 @@ class Maps:
         return self._add_rearrange(op, {"split": split, "order": order, "pixels": pixels})
 
     def _add_rearrange(self, name: str, attrs: dict[str, Attr]) -> str:
-        """A map with its pixels in another order; operators on pixels compute in that order, so that maps of one source share it."""
+        """Return a map with its pixels in another order; operators on pixels compute in that order, so that maps of one source share it."""
         op = self.ops[name]
         alone = len(op.inputs) == 1 and not kind_of(op.kind).stated
         pointwise = (
@@ -202,7 +202,7 @@ class Maps:
         return self._known[key]
 
     def align(self, value: AtenValue, op: str, axes: Axes) -> str:
-        """The map of a tensor with its pixels where those of another map are.
+        """Return the map of a tensor with its pixels where those of another map are.
 
         Args:
             axes: How that is seen with the tensor's shape.
@@ -218,7 +218,7 @@ class Maps:
         return self._with_pixels(current, steps, self.ops[op].shape[2:])
 
     def to_map(self, value: AtenValue) -> AtenValue:
-        """A tensor of unknown axes, of which the last one is taken for channels, as a map."""
+        """Return a tensor of unknown axes, of which the last one is taken for channels, as a map."""
         shape, batch = value.shape, next(iter(self.ops.values())).shape[0]
         require_that(value.axes is None and len(shape) > 2 and not shape[0] % batch and value.dtype in (None, torch.float32))
         source = self._moved.get(value.op)
@@ -234,7 +234,7 @@ class Maps:
         return AtenValue(op, shape, base=self.ops[op].shape, dtype=value.dtype, axes=last)
 
     def reading(self, value: AtenValue) -> str:
-        """Name of the operator whose tensor has the value's shape, its elements in their order: a view of another, where its own differs."""
+        """Return the name of the operator whose tensor has the value's shape, its elements in their order: a view of another, where its own differs."""
         value = self.in_order(value)
         op = self.ops[value.op]
         if op.shape == value.shape:
@@ -244,7 +244,7 @@ class Maps:
         return self.add(f"{op.name}_view", "view", (op.name,), {"shape": value.shape})
 
     def in_order(self, value: AtenValue) -> AtenValue:
-        """A tensor as an operator gives it, its elements in their order."""
+        """Return a tensor as an operator gives it, its elements in their order."""
         if value.axes is None:
             return value
         try:
@@ -266,7 +266,7 @@ class Maps:
         return replace(value, op=name, base=value.shape, axes=None)
 
     def _as_map(self, op: str, axes: Axes) -> str:
-        """A tensor whose pixels come behind its channels, of the shape that it has where an operator of a family can give it."""
+        """Return a tensor whose pixels come behind its channels, of the shape that it has where an operator of a family can give it."""
         shape = axes.shape
         if len(shape) == 2 and self.ops[op].shape[2:] == (1, 1) and shape == self.ops[op].shape[:2]:
             return self.add(f"{op}_vector", "flatten", (op,), {})
@@ -274,7 +274,7 @@ class Maps:
         return self.rearrange(op, axes, (shape[2], shape[3]) if as_image else None)
 
     def _permute(self, value: AtenValue, op: str, axes: Axes) -> str:
-        """The elements of a map in the order of axes, moved by torch."""
+        """Return the elements of a map in the order of axes, moved by torch."""
         factors = [factor for axis in axes.axes for factor in axis]
         order = {"image": 0, "channel": 1, "pixel": 2}
         stored = sorted(factors, key=lambda factor: (order[factor.of], -factor.step))
@@ -289,7 +289,7 @@ class Maps:
         return name
 
     def _opaque(self, value: AtenValue, shape: Shape, calls: Callable[[CallRecorder, object], tuple[Call, ...]]) -> str:
-        """An operator of some calls on a whole map."""
+        """Return an operator of some calls on a whole map."""
         recorder = CallRecorder()
         full_value = AtenValue(value.op, self.ops[value.op].shape, dtype=storage_dtype(value.dtype))
         built = calls(recorder, recorder(full_value))
@@ -297,7 +297,7 @@ class Maps:
         return self.add(f"{value.op}_moved", "opaque", (value.op,), step.attrs, step.weights)
 
     def channels_last(self, value: AtenValue) -> tuple[str, Axes]:
-        """A map whose channels are the last axis of a tensor.
+        """Return a map whose channels are the last axis of a tensor.
 
         Pixels that the network has put into its channels, as where patches are merged, are channels of a new map.
         """
@@ -309,7 +309,7 @@ class Maps:
         return self._merge(op, axes, merged) if merged else (op, axes)
 
     def _merge(self, op: str, axes: Axes, merged: Sequence[Factor]) -> tuple[str, Axes]:
-        """A map that has a channel for each channel and each of some neighbouring pixels."""
+        """Return a map that has a channel for each channel and each of some neighbouring pixels."""
         h, w = self.ops[op].shape[2:]
         left = [factor for axis in axes.axes[:-1] for factor in axis if factor.of == "pixel"]
         rows, columns = [f for f in left if f.step % w == 0], [f for f in left if f.step % w]
@@ -330,7 +330,7 @@ class Maps:
 
 
 def _with_channels_in_order(axes: Axes) -> Axes:
-    """The axes of a map that has just the channels that they run over, in their order; pixels lie where they were."""
+    """Return the axes of a map that has just the channels that they run over, in their order; pixels lie where they were."""
     ordered = axes.sort_factors()
     rows = [
         tuple(new if old.of == "channel" else old for old, new in zip(before, after, strict=True))

@@ -47,7 +47,7 @@ class OutputStructure:
         return isinstance(self.template, Result) and self.template.dtype == torch.float32
 
     def keys(self, outputs: tuple[str, ...]) -> tuple[str, ...]:
-        """The name of each of a graph's outputs among the results: the first, where one is returned twice."""
+        """Return the name of each of a graph's outputs among the results: the first, where one is returned twice."""
         named: dict[str, str] = {}
         for result in self.results:
             named.setdefault(result.name, result.key)
@@ -82,7 +82,7 @@ def _container_items(structure: Any) -> list[tuple[str, Any]] | None:
 
 
 def tensors(structure: Any) -> list[torch.Tensor]:
-    """The tensors of a structure, in order."""
+    """Return the tensors of a structure, in order."""
     return [leaf for _, leaf in leaves(structure) if isinstance(leaf, torch.Tensor)]
 
 
@@ -99,7 +99,7 @@ def walk_leaves(structure: Any) -> Iterator[tuple[str, Any]]:
 
 
 def rebuild(structure: Any, built: Iterator[Any]) -> Any:
-    """A structure of the same kinds with other leaves.
+    """Return a structure of the same kinds with other leaves.
 
     Args:
         built: Gives a leaf for each of its `leaves`, in their order.
@@ -155,7 +155,7 @@ class Captured:
 
 
 def with_shared_weights(captured: Captured) -> Captured:
-    """The network with the tag `SHARED` on the operators that have the same tensors as others, as where a module is called twice."""
+    """Return the network with the tag `SHARED` on the operators that have the same tensors as others, as where a module is called twice."""
     numbers: dict[Any, list[tuple[str, str]]] = {}
     for op, tensors in captured.weights.items():
         for key, tensor in tensors.items():
@@ -197,7 +197,7 @@ def name_outputs(output: Any, names: Sequence[str | None]) -> OutputStructure:
 
 
 def outputs_of(returned: OutputStructure, inputs: Sequence[str], name: str) -> list[str]:
-    """Names of the operators that are the network's outputs, each once."""
+    """Return the names of the operators that are the network's outputs, each once."""
     results = list(dict.fromkeys(result.name for result in returned.results))
     outputs = [result for result in results if result not in inputs]
     if outputs:
@@ -215,7 +215,7 @@ def check_inputs_used(graph: OpGraph) -> None:
 
 
 def unused_inputs(returned: OutputStructure, inputs: Sequence[str]) -> list[str]:
-    """Sentences on what a network returns and no file can compute: its inputs, and what does not depend on them."""
+    """Return the sentences on what a network returns and no file can compute: its inputs, and what does not depend on them."""
     fixed = [key for key, leaf in walk_leaves(returned.template) if not isinstance(leaf, Result)]
     passed = [result.key for result in returned.results if result.name in inputs]
     whole = [result.key for result in returned.results if not result.dtype.is_floating_point]
@@ -228,7 +228,7 @@ def unused_inputs(returned: OutputStructure, inputs: Sequence[str]) -> list[str]
 
 
 def reachable(ops: Sequence[Op], outputs: Sequence[str]) -> list[Op]:
-    """Operators without those that do not lead to an output; inputs stay."""
+    """Return the operators without those that do not lead to an output; inputs stay."""
     needed = set(outputs)
     for op in reversed(ops):
         if op.name in needed:
@@ -237,7 +237,7 @@ def reachable(ops: Sequence[Op], outputs: Sequence[str]) -> list[Op]:
 
 
 def named_outputs(output: Any, returned: OutputStructure) -> list[tuple[str, torch.Tensor]]:
-    """The tensors that a network returned, as operators compute them, each with its operator's name; none where it is of another form."""
+    """Return the tensors that a network returned, as operators compute them, each with its operator's name; none where it is of another form."""
     named = [leaf for _, leaf in leaves(returned.template)]
     output_leaves = [leaf for _, leaf in leaves(output)]
     if len(named) != len(output_leaves):

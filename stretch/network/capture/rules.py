@@ -64,7 +64,7 @@ def steps_of(call: AtenCall) -> LoweringResult:
 
 
 def _is_computed(call: AtenCall, step: Step) -> bool:
-    """Whether a step computes its call; an operator of a family does on 32-bit reals with channels."""
+    """Return whether a step computes its call; an operator of a family does on 32-bit reals with channels."""
     if step.kind == "opaque":
         return CALLS in step.attrs
     return (
@@ -75,7 +75,7 @@ def _is_computed(call: AtenCall, step: Step) -> bool:
 
 
 def _is_floating_point(call: AtenCall) -> bool:
-    """Whether everything that a call reads and writes is of 32-bit reals."""
+    """Return whether everything that a call reads and writes is of 32-bit reals."""
     return all(dtype == torch.float32 for dtype in (*(value.dtype for value in call.values), _result_type(call)))
 
 
@@ -130,7 +130,7 @@ def call_step(call: AtenCall, steps: Sequence[Step] | None, numbers: Sequence[in
 
 
 def _functional(call: AtenCall) -> str:
-    """Name of the operator that gives what one that writes in place writes."""
+    """Return the name of the operator that gives what one that writes in place writes."""
     target: Any = call.node.target
     overload, packet = target._overloadname, target._overloadpacket.__name__
     if target.namespace == "aten" and target._schema.is_mutable:
@@ -142,7 +142,7 @@ def _functional(call: AtenCall) -> str:
 
 
 def _call_operator(variant: str, kernel: str, out: Shape, operator: str, *arguments: Any, **options: Any) -> Step:
-    """An opaque operator of one call that the network does not have as such; without a `dtype` it moves elements, whatever they are."""
+    """Return an opaque operator of one call that the network does not have as such; without a `dtype` it moves elements, whatever they are."""
     recorder, to = CallRecorder(), options.get("dtype", torch.float32)
     if not options:
         arguments = tuple(replace(item, dtype=storage_dtype(item.dtype)) if isinstance(item, AtenValue) else item for item in arguments)
@@ -155,7 +155,7 @@ def _copy(x: AtenValue, shape: Shape, variant: str) -> list[Step]:
 
 
 def _constant(value: Any) -> torch.Tensor | None:
-    """The tensor of an argument that does not depend on the input."""
+    """Return the tensor of an argument that does not depend on the input."""
     return value.tensor if isinstance(value, AtenValue) else None
 
 
@@ -183,7 +183,7 @@ def call_family_rule(call: AtenCall, rule: FunctionRule, *ignored: str) -> Lower
 
 
 def _to_python(value: Any) -> Any:
-    """An argument as functions of torch have it: a stored tensor is one, if only of a shape."""
+    """Return an argument as functions of torch have it: a stored tensor is one, if only of a shape."""
     if not isinstance(value, AtenValue) or value.op:
         return value
     return torch.empty(value.shape, device="meta") if value.tensor is None else value.tensor
@@ -200,7 +200,7 @@ RULES.update({name: partial(call_family_rule, rule=rule) for name, rule in ATEN.
     *("feature_dropout", "alpha_dropout", "native_dropout", "feature_alpha_dropout", "dropout2d", "identity", "view_of"),
 )
 def _identity(call: AtenCall) -> LoweringResult:
-    """The tensor itself, unless its type changes."""
+    """Return the tensor itself, unless its type changes."""
     x, to = call.tensors[0], _result_type(call)
     if to in (x.dtype, storage_dtype(x.dtype)):
         return x
@@ -209,7 +209,7 @@ def _identity(call: AtenCall) -> LoweringResult:
 
 @_add("dropout")
 def _dropout(call: AtenCall) -> LoweringResult:
-    """A dropout, which drops only while the network is trained."""
+    """Return a dropout, which drops only while the network is trained."""
     x, p = call.tensors[0], float(call.arguments["p"])
     alone = len(x.shape) in (2, 4) and x.shape == (x.base or x.shape)
     return [Step("dropout", {"p": p}, (x,))] if p and alone and _is_floating_point(call) else _identity(call)
@@ -237,7 +237,7 @@ def _expand(call: AtenCall) -> LoweringResult:
 
 @_add("permute", "transpose", "t", "swapaxes", "movedim", "numpy_T", "mT", "adjoint")
 def _permute(call: AtenCall) -> LoweringResult:
-    """A view where only axes of one element move."""
+    """Return a view where only axes of one element move."""
     x = call.tensors[0]
     order = call.order(len(x.shape))
     moved = [d for d in order if x.shape[d] != 1]
@@ -266,7 +266,7 @@ def _select(call: AtenCall) -> LoweringResult:
 
 @_add("split", "chunk", "split_with_sizes", "unbind", "tensor_split", "unsafe_split", "unsafe_chunk")
 def _split(call: AtenCall) -> LoweringResult:
-    """Pieces of a tensor along one axis, each cut out where it is used."""
+    """Return the pieces of a tensor along one axis, each cut out where it is used."""
     x, dim, start = call.tensors[0], call.axis, 0
     if len(call.shapes) == 1:
         return (x.reshape(call.out),)
@@ -297,7 +297,7 @@ def _concat(call: AtenCall) -> LoweringResult:
 
 @_add("pad", "constant_pad_nd")
 def _pad(call: AtenCall) -> LoweringResult:
-    """Padding of an image; one by −∞ becomes part of the poolings that read it (`stretch.network.capture.trace.fold_infinite_padding`)."""
+    """Return the padding of an image; one by −∞ becomes part of the poolings that read it (`stretch.network.capture.trace.fold_infinite_padding`)."""
     x, pads, value = call.tensors[0], [int(n) for n in call.arguments["pad"]], call.arguments.get("value")
     if not any(pads):
         return x
@@ -311,7 +311,7 @@ def _pad(call: AtenCall) -> LoweringResult:
 
 
 def _is_padded_pool(call: AtenCall, pads: Sequence[int]) -> bool:
-    """Whether nothing but max pooling that rounds down reads an image, which together pads no more than half of its window."""
+    """Return whether nothing but max pooling that rounds down reads an image, which together pads no more than half of its window."""
     for node in call.node.users:
         if AtenCall(node, {}).operator != "max_pool2d":
             return False
@@ -324,7 +324,7 @@ def _is_padded_pool(call: AtenCall, pads: Sequence[int]) -> bool:
 
 @_add("upsample_nearest2d")
 def _upsample(call: AtenCall) -> LoweringResult:
-    """An enlargement by whole factors, which are those of the sizes."""
+    """Return an enlargement by whole factors, which are those of the sizes."""
     x = call.tensors[0]
     scale = (call.out[2] // x.shape[2], call.out[3] // x.shape[3])
     stated = call.arguments.get("scale_factors") or [call.arguments.get("scales_h"), call.arguments.get("scales_w")]
@@ -377,7 +377,7 @@ def _matmul(call: AtenCall) -> LoweringResult:
 
 
 def _matrix(call: AtenCall, x: AtenValue, columns: int, weight: torch.Tensor | None, bias: AtenValue | None) -> Step:
-    """A linear layer; its cost alone where its input is no vector."""
+    """Return a linear layer; its cost alone where its input is no vector."""
     known = len(call.out) == 2 and weight is not None and (bias is None or bias.tensor is not None)
     known = known and all(call.arguments.get(factor, 1) == 1 for factor in ("alpha", "beta"))
     weights = _drop_none(weight=weight, bias=_constant(bias)) if known else None
@@ -386,7 +386,7 @@ def _matrix(call: AtenCall, x: AtenValue, columns: int, weight: torch.Tensor | N
 
 @_add("einsum")
 def _einsum(call: AtenCall) -> LoweringResult:
-    """A product of two tensors by the letters of its equation."""
+    """Return a product of two tensors by the letters of its equation."""
     equation, operands = str(call.arguments["equation"]).replace(" ", ""), call.values
     if len(operands) != 2 or "." in equation or "->" not in equation:
         return None
@@ -401,7 +401,7 @@ def _einsum(call: AtenCall) -> LoweringResult:
 
 @_add("scaled_dot_product_attention")
 def _attention(call: AtenCall) -> LoweringResult:
-    """A scaled product, a softmax over it, and a second product, as runtimes without attention compute it."""
+    """Return a scaled product, a softmax over it, and a second product, as runtimes without attention compute it."""
     query, key, value = (call.arguments[name] for name in ("query", "key", "value"))
     mask, scale = call.arguments.get("attn_mask"), call.arguments.get("scale")
     batch, inner, left, right = prod(query.shape[:-2]), query.shape[-1], query.shape[-2], key.shape[-2]
@@ -426,7 +426,7 @@ def _attention(call: AtenCall) -> LoweringResult:
 
 
 def _following_step(reads: Shape, attrs: Mapping[str, Attr], operator: str, argument: Any) -> Step:
-    """An opaque operator of one call that reads, before anything else, the one before it in a chain."""
+    """Return an opaque operator of one call that reads, before anything else, the one before it in a chain."""
     recorder = CallRecorder()
     before = recorder(AtenValue("-", reads, dtype=torch.float32))
     step = recorder.step(attrs, [Call(operator, (before, recorder(argument)))])
@@ -435,7 +435,7 @@ def _following_step(reads: Shape, attrs: Mapping[str, Attr], operator: str, argu
 
 @_add(*_RECURRENT)
 def _recurrent(call: AtenCall) -> LoweringResult:
-    """All steps of all layers as one product of what a step reads with its gates' weights.
+    """Return all steps of all layers as one product of what a step reads with its gates' weights.
 
     Each direction of each layer has a matrix for its input and one for its state; a third one projects its state.
     """
@@ -470,7 +470,7 @@ def _softmax(call: AtenCall) -> LoweringResult:
 
 
 def _on_images(rule: FunctionRule) -> AtenRule:
-    """The rule of a family that has batches of images alone."""
+    """Return the rule of a family that has batches of images alone."""
     return lambda call: call_family_rule(call, rule) if len(call.out) == 4 else None
 
 
@@ -480,7 +480,7 @@ RULES.update({name: _on_images(rule) for name, rule in ATEN.items() if "_pool2d"
 
 @_add(*REDUCTIONS)
 def _reduce(call: AtenCall) -> LoweringResult:
-    """A mean over height and width is global pooling; another reduction is opaque."""
+    """Return a mean over height and width is global pooling; another reduction is opaque."""
     x = call.tensors[0]
     dims = call.arguments.get("dim")
     over = sorted(d % len(x.shape) for d in ([dims] if isinstance(dims, int) else dims or ()))
@@ -533,7 +533,7 @@ def _arithmetic(call: AtenCall) -> LoweringResult:
 
 
 def _of_two_tensors(call: AtenCall, a: AtenValue, b: AtenValue) -> LoweringResult:
-    """Pairs images; a difference is the sum of one and the other's negative."""
+    """Return the pairs images; a difference is the sum of one and the other's negative."""
     if len(a.shape) != len(b.shape):
         return None
     if call.operator == "sub":
@@ -545,7 +545,7 @@ def _of_two_tensors(call: AtenCall, a: AtenValue, b: AtenValue) -> LoweringResul
 
 @_add("addcmul")
 def _with_product(call: AtenCall) -> LoweringResult:
-    """A tensor times a factor a channel plus an offset a channel."""
+    """Return a tensor times a factor a channel plus an offset a channel."""
     offset, first, second = (call.arguments[name] for name in ("self", "tensor1", "tensor2"))
     x, factor = (first, second) if first.op else (second, first)
     shape = (1, call.out[1], 1, 1) if len(call.out) == 4 else ()

@@ -72,7 +72,7 @@ class Tracer(fx.Tracer):
     """Traces through everything except modules that lower to operators as they are."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Whether a module is one node."""
+        """Return whether a module is one node."""
         return class_name(m) is not None or super().is_leaf_module(m, module_qualified_name)
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
@@ -81,7 +81,7 @@ class Tracer(fx.Tracer):
 
 
 def source_line(error: BaseException) -> str:
-    """The network's own line that an exception came from, as `` (file, line 3: `assert …`)``; empty if there is none."""
+    """Return the network's own line that an exception came from, as `` (file, line 3: `assert …`)``; empty if there is none."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_LIBRARY_FOLDERS)]
     for frame in reversed(frames):
         text = linecache.getline(frame.filename, frame.lineno or 0).strip()
@@ -94,7 +94,7 @@ def source_line(error: BaseException) -> str:
 
 
 def is_assembly(node: fx.Node) -> bool:
-    """Whether a node only puts tensors into a container: a named tuple, or a dataclass."""
+    """Return whether a node only puts tensors into a container: a named tuple, or a dataclass."""
     target = node.target
     return isinstance(target, type) and (hasattr(target, "_fields") or dataclasses.is_dataclass(target))
 
@@ -154,14 +154,14 @@ class Values(fx.Interpreter):
         return value
 
     def writer(self, tensor: torch.Tensor) -> fx.Node:
-        """The node whose result a tensor of the output is."""
+        """Return the node whose result a tensor of the output is."""
         writer, version = self._latest[id(tensor)]
         require_supported(version == tensor._version, f"it returns `{writer.name}`, which was changed in place through a view of it")
         require_supported(writer in self.shapes, f"it returns one of several results of `{writer.name}`")
         return writer
 
     def source(self, reader: fx.Node, read: fx.Node) -> fx.Node:
-        """The node whose result `reader` sees where it reads `read`.
+        """Return the node whose result `reader` sees where it reads `read`.
 
         Another one where the tensor was changed in place in between.
         """
@@ -194,7 +194,7 @@ class View:
     detail: tuple[Any, ...] = ()  # Groups, ranges or channel.
 
     def require_unchanged(self) -> str:
-        """The operator's name."""
+        """Return the operator's name."""
         if self.form != "plain":
             raise UnsupportedNode(f"it reads a tensor that was {_FORM_NAMES[self.form]}, which is not supported here")
         return self.op
@@ -325,7 +325,7 @@ _RULES: dict[str, Callable[..., Effect | None]] = {
 
 
 def fold_infinite_padding(ops: Sequence[Op]) -> list[Op]:
-    """Operators without padding by −∞: no maximum is in it, so the pooling that reads it pads as much more.
+    """Return the operators without padding by −∞: no maximum is in it, so the pooling that reads it pads as much more.
 
     Args:
         ops: Operators in topological order, their shapes not known yet.
@@ -373,7 +373,7 @@ class TraceLowering:
         self.weights: dict[str, dict[str, torch.Tensor]] = {}
 
     def graph(self) -> OpGraph:
-        """The operator graph."""
+        """Return the operator graph."""
         for node in self._traced.graph.nodes:
             if node.op == "placeholder":
                 if node in self._values.shapes:
@@ -395,7 +395,7 @@ class TraceLowering:
         return graph
 
     def _outputs(self) -> list[str]:
-        """Names of the operators that the network returns; notes the structure of its result."""
+        """Return the names of the operators that the network returns; notes the structure of its result."""
         try:
             content = [leaf for _, leaf in leaves(self._values.given_back)]
             expected = [leaf for _, leaf in leaves(self._values.returned)]
@@ -408,7 +408,7 @@ class TraceLowering:
         return outputs_of(self.returned, [op.name for op in self._ops if op.kind == "input"], self._name)
 
     def _result(self, tensor: torch.Tensor) -> str | None:
-        """The operator that computes a tensor of the output; None where it does not depend on the input."""
+        """Return the operator that computes a tensor of the output; None where it does not depend on the input."""
         writer = self._values.writer(tensor)
         if writer in self._values.parameters:
             return None
@@ -428,7 +428,7 @@ class TraceLowering:
             ) from error
 
     def _lower_module(self, node: fx.Node) -> View:
-        """A module's operators, each reading the one before it; only the first may read several tensors."""
+        """Return a module's operators, each reading the one before it; only the first may read several tensors."""
         arguments = [*node.args, *node.kwargs.values()]
         flat = list(arguments[0]) if len(arguments) == 1 and isinstance(arguments[0], list | tuple) else arguments
         sources = [self._view(node, n) for n in flat]
@@ -441,7 +441,7 @@ class TraceLowering:
         return self._emit(node, steps, sources, str(node.target).replace(".", "_"), form)
 
     def _lower_call(self, node: fx.Node) -> View:
-        """The operators of a function or method call."""
+        """Return the operators of a function or method call."""
         require_supported(node.op in ("call_function", "call_method"), f"fx node kind `{node.op}`")
         target = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
         args, kwargs = list(self._to_constants(node.args)), dict(self._to_constants(node.kwargs))
@@ -478,7 +478,7 @@ class TraceLowering:
         return self._emit(node, steps, sources, node.name, "last" if over_last else self._form(steps, sources))
 
     def _form(self, steps: list[Step], sources: list[View]) -> str:
-        """How the result of `steps` lies, which read `sources`."""
+        """Return how the result of `steps` lies, which read `sources`."""
         forms = {view.form for view in sources}
         if forms == {"plain"}:
             return "plain"
@@ -506,7 +506,7 @@ class TraceLowering:
         return View(name, _channels_first(shape) if form == "last" else shape, form)
 
     def _to_constants(self, args: Any) -> Any:
-        """Arguments with their known values: numbers and parameters."""
+        """Return the arguments with their known values: numbers and parameters."""
         values = self._values
 
         def known(node: fx.Node) -> Any:
@@ -540,7 +540,7 @@ def _channels_first(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _permuted(value: Any) -> Any:
-    """A parameter that meets channels lying last, as it would meet them lying second."""
+    """Return a parameter that meets channels lying last, as it would meet them lying second."""
     if isinstance(value, torch.Tensor) and value.numel() > 1:
         return value.reshape(*[1] * (4 - value.dim()), *value.shape).permute(0, 3, 1, 2)
     return value
@@ -691,7 +691,7 @@ def _run(module: nn.Module, traced: fx.GraphModule, inputs: Inputs, name: str) -
 
 
 def is_close(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two results differ by no more than rounding; not-a-number equals itself."""
+    """Return whether two results differ by no more than rounding; not-a-number equals itself."""
     if a.shape != b.shape:
         return False
     a, b = (x if x.is_floating_point() or x.is_complex() else x.float() for x in (a, b))

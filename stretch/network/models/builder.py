@@ -53,15 +53,15 @@ class Builder:
             self.inputs[name].meta["val"] = torch.empty(tuple(shape), device="meta")
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
-        """A call of a function of torch."""
+        """Return a call of a function of torch."""
         return self._record(self._graph.call_function(function, args, kwargs), lambda *a, **k: function(*a, **k))
 
     def method(self, name: str, x: fx.Node, *args: Any) -> fx.Node:
-        """A call of a method of a tensor."""
+        """Return a call of a method of a tensor."""
         return self._record(self._graph.call_method(name, (x, *args)), lambda self, *a: getattr(self, name)(*a))
 
     def module(self, module: nn.Module, x: fx.Node, name: str) -> fx.Node:
-        """A module that reads one tensor, under a name of its own."""
+        """Return a module that reads one tensor, under a name of its own."""
         current = self._free_name(name)
         self._root.add_module(current, module.eval())
         state = {key: item.to("meta") for key, item in module.state_dict().items()}
@@ -76,7 +76,7 @@ class Builder:
         return attrgetter(str(node.target))(self._root) if isinstance(node, fx.Node) and node.op == "get_attr" else None
 
     def add_tensor(self, x: np.ndarray, name: str, *, learned: bool = True) -> fx.Node:
-        """A stored tensor: trained with the network if it is of reals, unless nobody learned it."""
+        """Return a stored tensor: trained with the network if it is of reals, unless nobody learned it."""
         current, value = self._free_name(name), torch.from_numpy(np.array(x, order="C"))
         if learned and value.is_floating_point():
             self._root.register_parameter(current, nn.Parameter(value))
@@ -87,7 +87,7 @@ class Builder:
         return node
 
     def to_reals(self, node: fx.Node) -> fx.Node:
-        """A result as reals: bundles give nothing else."""
+        """Return a result as reals: bundles give nothing else."""
         return node if node.meta["val"].is_floating_point() else self.method("to", node, torch.float32)
 
     def evaluate(self, node: fx.Node) -> np.ndarray:
@@ -127,13 +127,13 @@ class Builder:
 
 
 def python_name(name: str) -> str:
-    """A name that code may hold, for fx writes it into some."""
+    """Return a name that code may hold, for fx writes it into some."""
     word = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
     return word if word and not word[0].isdigit() else f"n_{word}"
 
 
 def shape_of(node: fx.Node) -> tuple[int, ...]:
-    """Shape of what a node of the network gives."""
+    """Return the shape of what a node of the network gives."""
     return tuple(node.meta["val"].shape)
 
 
@@ -150,17 +150,17 @@ def permute_axes(builder: Builder, x: fx.Node, order: Sequence[int]) -> fx.Node:
 
 
 def permute_shape(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
-    """A shape with its axes in another order; in the same one if none is given."""
+    """Return a shape with its axes in another order; in the same one if none is given."""
     return tuple(shape[axis] for axis in order) if order else tuple(shape)
 
 
 def rearrange(builder: Builder, x: fx.Node, split: Sequence[int], order: Sequence[int], shape: Sequence[int]) -> fx.Node:
-    """A tensor seen in one shape, its axes put into another order, and seen in a last shape."""
+    """Return a tensor seen in one shape, its axes put into another order, and seen in a last shape."""
     return builder.call(torch.reshape, builder.call(torch.permute, builder.call(torch.reshape, x, split), order), shape)
 
 
 def with_weights(module: nn.Module, **numbers: np.ndarray | None) -> nn.Module:
-    """The module with these parameters and statistics, by name; None for one that it has not."""
+    """Return the module with these parameters and statistics, by name; None for one that it has not."""
     for name, number in numbers.items():
         current = getattr(module, name)
         if number is not None and tuple(current.shape) != number.shape:
@@ -188,7 +188,7 @@ class Site(Generic[View]):
     builder: Builder  # Builder that its rule writes into.
 
     def value(self, i: int) -> View | np.ndarray | None:
-        """Input `i`, or None where it is left out."""
+        """Return the input `i`, or None where it is left out."""
         return self.inputs[i] if i < len(self.inputs) else None
 
     def require_stored(self, i: int, noun: str) -> np.ndarray:
@@ -199,31 +199,31 @@ class Site(Generic[View]):
         return value
 
     def numbers(self, i: int, noun: str) -> list[int]:
-        """Whole numbers of input `i`, which the file must store."""
+        """Return the whole numbers of input `i`, which the file must store."""
         return [int(n) for n in self.require_stored(i, noun).ravel()]
 
     def optional_stored(self, i: int, noun: str) -> np.ndarray | None:
-        """Input `i`, which the file stores if it is there."""
+        """Return the input `i`, which the file stores if it is there."""
         return None if self.value(i) is None else self.require_stored(i, noun)
 
     def integer(self, name: str, usual: int = 0) -> int:
-        """An attribute that is a whole number."""
+        """Return an attribute that is a whole number."""
         return int(self.attrs.get(name, usual))
 
     def real(self, name: str, usual: float = 0.0) -> float:
-        """An attribute that is a real number."""
+        """Return an attribute that is a real number."""
         return float(self.attrs.get(name, usual))
 
     def flag(self, name: str, usual: bool = False) -> bool:
-        """An attribute that is true or false."""
+        """Return an attribute that is true or false."""
         return bool(self.attrs.get(name, usual))
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
-        """A call of a function of torch."""
+        """Return a call of a function of torch."""
         return self.builder.call(function, *args, **kwargs)
 
     def add_tensor(self, x: np.ndarray, noun: object) -> fx.Node:
-        """A stored tensor that is named after the operator."""
+        """Return a stored tensor that is named after the operator."""
         return self.builder.add_tensor(x, f"{self.name}_{noun}")
 
 
@@ -294,7 +294,7 @@ class End:
 
 
 def named_ends(path: Path, ends: Sequence[End]) -> tuple[End, ...]:
-    """The inputs of a file, each with the name of an argument."""
+    """Return the inputs of a file, each with the name of an argument."""
     need(bool(ends), f"{path} has no input", "export the network with what it reads")
     for end in ends:
         if end.is_integer and not end.cast:
@@ -310,7 +310,7 @@ def named_ends(path: Path, ends: Sequence[End]) -> tuple[End, ...]:
 
 
 def arguments(names: Sequence[str]) -> list[str]:
-    """A name that an argument in Python may have for each of a file's inputs, no two alike; one that is such a name stays."""
+    """Return a name that an argument in Python may have for each of a file's inputs, no two alike; one that is such a name stays."""
     words = [python_name(name) for name in names]
     words = [f"{item}_" if keyword.iskeyword(item) or item in _NAMES_IN_CODE else item for item in words]
     built: dict[int, str] = {}
@@ -347,7 +347,7 @@ def resolve_input_shapes(path: Path, ends: Sequence[End], input_shapes: InputSha
 
 
 def _example(end: End, count: int) -> str:
-    """How a shape of an input may be written: an image alone without its batch, anything else with its name."""
+    """Return how a shape of an input may be written: an image alone without its batch, anything else with its name."""
     usual = (1, 3, 224, 224)
     sizes = [size.usual or (usual[axis] if len(end.sizes or ()) == len(usual) else 16) for axis, size in enumerate(end.sizes or ())]
     sizes = sizes or list(usual)
@@ -407,7 +407,7 @@ def finish_network(
 
 
 def _copied_weights_warning(path: Path, network: fx.GraphModule) -> list[str]:
-    """A warning where operators share weights in the file and have copies here, if the copies add a tenth to the network."""
+    """Return a warning where operators share weights in the file and have copies here, if the copies add a tenth to the network."""
     weights = [parameter.detach().numpy() for parameter in network.parameters() if parameter.numel() >= _LARGE]
     sizes: dict[bytes, int] = {}
     copies = 0
@@ -499,7 +499,7 @@ def _cut(name: str) -> str:
 
 
 def select_at(builder: Builder, x: fx.Node, sampled: list[np.ndarray], name: str) -> fx.Node:
-    """An image of these rows and columns of an image: where torch chooses them too, which rounds i · old / new down, by its function."""
+    """Return an image of these rows and columns of an image: where torch chooses them too, which rounds i · old / new down, by its function."""
     sizes = [(len(positions), old) for positions, old in zip(sampled, shape_of(x)[2:], strict=True)]
     if all((positions == np.arange(new) * old // new).all() for positions, (new, old) in zip(sampled, sizes, strict=True)):
         return builder.call(F.interpolate, x, size=[new for new, _ in sizes])
@@ -543,7 +543,7 @@ _NORMED: Pattern = (operator.mul, (operator.truediv, _CENTRED, (torch.sqrt, (ope
 
 
 def combine(builder: Builder, function: Callable[..., Any], a: Any, b: Any) -> fx.Node:
-    """A function of two operands, at least one of them a node; an activation that ends with it is one call."""
+    """Return a function of two operands, at least one of them a node; an activation that ends with it is one call."""
     if function in (operator.mul, operator.truediv):
         for activation, x, options in _activations(function, a, b):
             return builder.call(activation, x, **options)
@@ -551,7 +551,7 @@ def combine(builder: Builder, function: Callable[..., Any], a: Any, b: Any) -> f
 
 
 def layer_norm(builder: Builder, x: Any, bias: Any, name: str) -> fx.Node | None:
-    """The layer norm over the last axis that ends with the sum of a node and a stored tensor; None if it is none."""
+    """Return the layer norm over the last axis that ends with the sum of a node and a stored tensor; None if it is none."""
     found = _match(_NORMED, x, {}) if isinstance(bias, np.ndarray) else None
     weight = None if found is None else builder.value(found["weight"])
     if found is None or weight is None or not _is_number(found["eps"]):
@@ -564,7 +564,7 @@ def layer_norm(builder: Builder, x: Any, bias: Any, name: str) -> fx.Node | None
 
 
 def _activations(function: Any, a: Any, b: Any) -> Iterator[tuple[Callable[..., Any], fx.Node, dict[str, Any]]]:
-    """The activation that a product or quotient is, with its input and its options."""
+    """Yield the activation that a product or quotient is, with its input and its options."""
     factor, core = _factor_of(function, a, b)
     if core is not None and _near(factor, 1 / 6) and (found := _match(_SHIFTED, core, {})):
         yield F.hardsigmoid, found["x"], {}
@@ -580,7 +580,7 @@ def _activations(function: Any, a: Any, b: Any) -> Iterator[tuple[Callable[..., 
 
 
 def _match(pattern: Pattern, value: Any, found: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Operands of a pattern by their words, with those that are known; None where the value is not of this form."""
+    """Return the operands of a pattern by their words, with those that are known; None where the value is not of this form."""
     if isinstance(pattern, str):
         named = {pattern: value, **found}
         return named if named[pattern] == value else None
@@ -601,7 +601,7 @@ def _match(pattern: Pattern, value: Any, found: Mapping[str, Any]) -> dict[str, 
 
 
 def _factor_of(function: Any, a: Any, b: Any) -> tuple[float, fx.Node | None]:
-    """The number and the node that a product or quotient is the product of; 1 and None where both are nodes."""
+    """Return the number and the node that a product or quotient is the product of; 1 and None where both are nodes."""
     if function is operator.mul and _is_number(a):
         a, b = b, a
     if not _is_number(b) or not isinstance(a, fx.Node) or (function is operator.truediv and not b):
@@ -611,14 +611,14 @@ def _factor_of(function: Any, a: Any, b: Any) -> tuple[float, fx.Node | None]:
 
 
 def _scaled_node(x: Any) -> tuple[float, Any]:
-    """The number and the node that a node is the product of."""
+    """Return the number and the node that a node is the product of."""
     pair = _arguments(x, operator.mul, operator.truediv)
     factor, core = _factor_of(x.target, *pair) if len(pair) == 2 else (1.0, None)
     return (1.0, x) if core is None else (factor, core)
 
 
 def _arguments(x: Any, *functions: Any) -> tuple[Any, ...]:
-    """Inputs of a call of one of these functions; nothing for anything else."""
+    """Return the inputs of a call of one of these functions; nothing for anything else."""
     return tuple(x.args) if isinstance(x, fx.Node) and x.op == "call_function" and x.target in functions else ()
 
 

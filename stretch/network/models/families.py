@@ -41,15 +41,15 @@ class Family(Protocol):
     prefix: ClassVar[str]
 
     def names(self) -> list[str]:
-        """Names of its models, without the prefix."""
+        """Return the names of its models, without the prefix."""
         ...
 
     def build(self, name: str) -> "nn.Module":
-        """One model with freshly initialised weights, drawn from torch's global generator."""
+        """Return one model with freshly initialised weights, drawn from torch's global generator."""
         ...
 
     def input_shape(self, name: str) -> tuple[int, ...]:
-        """Shape of the model's usual input, batch 1 first."""
+        """Return the shape of the model's usual input, batch 1 first."""
         ...
 
     def preprocessing(self, name: str) -> "Preprocessing":
@@ -61,11 +61,11 @@ class Family(Protocol):
         ...
 
     def default_weights(self, name: str) -> "tuple[dict[str, Tensor], str] | None":
-        """Trained weights and which ones they are, or None if there are none."""
+        """Return the trained weights and which ones they are, or None if there are none."""
         ...
 
     def checked(self) -> frozenset[str]:
-        """Names of the models that the project's tests branch, export and run."""
+        """Return the names of the models that the project's tests branch, export and run."""
         ...
 
 
@@ -103,7 +103,7 @@ def model_names(pattern: str = "*") -> list[tuple[str, str]]:
 
 
 def find_family(name: str) -> tuple[Family, str] | None:
-    """The family that builds `name` and the name without its prefix, or None."""
+    """Return the family that builds `name` and the name without its prefix, or None."""
     for key, family in each_family(name):
         prefix, names = _names(key, family)
         if name.startswith(prefix) and name.removeprefix(prefix) in names:
@@ -112,7 +112,7 @@ def find_family(name: str) -> tuple[Family, str] | None:
 
 
 def _names(key: str, family: Family) -> tuple[str, list[str]]:
-    """Prefix and names of a family; none, with a warning, of one from another package that cannot give them."""
+    """Return the prefix and names of a family; none, with a warning, of one from another package that cannot give them."""
     try:
         return family.prefix, list(family.names())
     except Exception as error:
@@ -143,7 +143,7 @@ _REGISTERED = re.compile(r"^@register_model\b.*\n(?:@.*\n|[ )].*\n)*def (\w+)\("
 
 
 def quick_names(start: str = "") -> list[str]:
-    """Names of this package's and torchvision's models, and of timm's where its prefix is asked for.
+    """Return the names of this package's and torchvision's models, and of timm's where its prefix is asked for.
 
     Those of the last two are read from their source, which takes milliseconds where importing takes seconds.
     """
@@ -154,7 +154,7 @@ def quick_names(start: str = "") -> list[str]:
 
 
 def _registered_models(package: str) -> list[str]:
-    """Functions that a package's files mark as builders of models."""
+    """Return the functions that a package's files mark as builders of models."""
     spec = importlib.util.find_spec(package)
     folders = [Path(location) / "models" for location in (spec.submodule_search_locations or [])] if spec else []
     files = [file for folder in folders for file in folder.glob("*.py")]

@@ -102,7 +102,7 @@ def load_model(
 
 
 def names_code(name: str) -> bool:
-    """Whether a model's name is ``file.py:factory``, ``package.module:factory`` or a ``.pt2`` archive: code that would be executed."""
+    """Return whether a model's name is ``file.py:factory``, ``package.module:factory`` or a ``.pt2`` archive: code that would be executed."""
     if name.endswith(FILES):
         return name.endswith(".pt2")
     # families may have a colon in their prefix, as timm has
@@ -110,7 +110,7 @@ def names_code(name: str) -> bool:
 
 
 def is_file(name: str) -> bool:
-    """Whether a model's name is ``file.py:factory`` or a file of `FILES`."""
+    """Return whether a model's name is ``file.py:factory`` or a file of `FILES`."""
     return name.endswith(FILES) or name.rpartition(":")[0].endswith(".py")
 
 
@@ -155,7 +155,7 @@ def _from_factory(
 def _from_module(
     name: str, module: "nn.Module", weights: str, generator: "torch.Generator | None", detail: str, shape: "InputShapes | None" = None
 ) -> LoadedModel:
-    """A module that came with weights of its own; its usual input is its own statement if no shape is given."""
+    """Return a module that came with weights of its own; its usual input is its own statement if no shape is given."""
     shape, read = _input_shape(module) if shape is None else shape, stated_preprocessing(module, name)
     if weights == "default":
         return LoadedModel(module, name, shape, "given", detail, read, list(getattr(module, "warnings", [])))
@@ -168,7 +168,7 @@ def _from_module(
 
 
 def _with_weights(loaded: LoadedModel, weights: str, generator: "torch.Generator | None") -> LoadedModel:
-    """A model with the weights of a file, or with random ones that fit each other where there is a generator."""
+    """Return a model with the weights of a file, or with random ones that fit each other where there is a generator."""
     from stretch.network.models.weights import read_weights, settle
 
     if weights in ("default", "none"):
@@ -209,7 +209,7 @@ def _with_neighbours(file: Path) -> Iterator[None]:
 
 
 def _factory(name: str, trust_code: bool) -> Callable[[], Any]:
-    """The callable that ``module:factory`` or ``file.py:factory`` names."""
+    """Return the callable that ``module:factory`` or ``file.py:factory`` names."""
     module_name, _, attribute = name.rpartition(":")
     if module_name.endswith(".py"):
         if not trust_code:
@@ -225,7 +225,7 @@ def _factory(name: str, trust_code: bool) -> Callable[[], Any]:
 
 
 def _without_factory(name: str) -> StretchError:
-    """Message for a file of code without the expected function; it is read, not run."""
+    """Return the message for a file of code without the expected function; it is read, not run."""
     path = Path(name)
     if not path.is_file():
         return StretchError(f"there is no file {path}", "give the path of your file as file.py:FUNCTION")
@@ -264,7 +264,7 @@ def _execute(path: Path) -> Any:
 
 
 def _import(module_name: str, name: str) -> Any:
-    """An installed module; the current folder is not searched."""
+    """Return an installed module; the current folder is not searched."""
     if not all(part.isidentifier() for part in module_name.split(".")):
         raise UnknownNameError(f"unknown model `{name}`", "`stretch list models` lists the names; a factory is package.module:factory")
     path = list(sys.path)
@@ -282,7 +282,7 @@ def _import(module_name: str, name: str) -> Any:
 
 
 def _input_shape(module: Any) -> "InputShapes":
-    """A module's own statement of its inputs (``input_shape``, or timm's configuration), else the usual one."""
+    """Return a module's own statement of its inputs (``input_shape``, or timm's configuration), else the usual one."""
     stated = getattr(module, "input_shape", None)
     if isinstance(stated, Mapping) and stated and all(map(_is_shape, stated.values())):
         return {str(name): tuple(shape) for name, shape in stated.items()}

@@ -28,7 +28,7 @@ _TRAINING = ("train", "training")
 
 
 def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.GraphModule:
-    """The network in an archive that `torch.export.save` wrote, in evaluation mode and single precision.
+    """Return the network in an archive that `torch.export.save` wrote, in evaluation mode and single precision.
 
     `torch.export.load` can execute code of a file, so the caller has to trust it. Layers keep the names of their
     weights; of several outputs it returns what the module returned. The module states its inputs:
@@ -120,7 +120,7 @@ def _load_program(path: Path) -> torch.export.ExportedProgram:
 
 
 def _input_end(node: fx.Node) -> End:
-    """The archive's statement of an input; an open batch is 1, and other open sizes are those of the export."""
+    """Return the archive's statement of an input; an open batch is 1, and other open sizes are those of the export."""
     value = node.meta["val"]
     sizes = []
     for axis, size in enumerate(value.shape):
@@ -171,7 +171,7 @@ def _as_layer(network: fx.GraphModule, node: fx.Node) -> None:
 
 
 def _layer(name: str, values: dict[str, Any], weight: torch.Tensor) -> nn.Module | None:
-    """A layer of torch that computes a call, with weights of its own still; None where there is none."""
+    """Return a layer of torch that computes a call, with weights of its own still; None where there is none."""
     bias = values.get("bias") is not None
     if name.startswith("conv") and name[-1] == "d":
         options = {key: values[key] for key in ("stride", "padding", "output_padding", "dilation", "groups") if key in values}

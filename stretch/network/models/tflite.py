@@ -72,7 +72,7 @@ class TfliteView:
         return permute_shape(shape_of(self.node), TO_LAST if self.form == "image" else ())
 
     def like(self, node: fx.Node) -> "TfliteView":
-        """Another tensor in the same order."""
+        """Return the another tensor in the same order."""
         return TfliteView(node, self.form, self.size)
 
 
@@ -87,7 +87,7 @@ class TfliteSite(Site[TfliteView]):
     kinds: Sequence[str] = field(default_factory=list)  # Element types of its outputs, by numpy's names.
 
     def view(self, i: int) -> TfliteView:
-        """Input `i` as a tensor of the network, a stored one among its parameters."""
+        """Return the input `i` as a tensor of the network, a stored one among its parameters."""
         if (value := self.value(i)) is None:
             raise StretchError(f"it has no input {i}")
         return value if isinstance(value, TfliteView) else TfliteView(self.add_tensor(value, i))
@@ -98,11 +98,11 @@ class TfliteSite(Site[TfliteView]):
         return tuple(value.shape) if isinstance(value, np.ndarray) else self.view(i).shape
 
     def in_file_order(self, i: int = 0) -> fx.Node:
-        """Input `i` with its axes as in the file."""
+        """Return the input `i` with its axes as in the file."""
         return in_file_order(self.builder, self.view(i))
 
     def image(self, i: int = 0) -> fx.Node:
-        """Input `i`, N×H×W×C in the file, as N×C×H×W."""
+        """Return the input `i`, N×H×W×C in the file, as N×C×H×W."""
         need(len(self.shape(i)) == 4, f"it reads a tensor of shape {list(self.shape(i))}, which is no image")
         value = _as_image(self, i)
         return value if isinstance(value, fx.Node) else self.add_tensor(value, i)
@@ -112,7 +112,7 @@ class TfliteSite(Site[TfliteView]):
         return ONNX[op](OnnxSite(inputs, op, self.name, attrs, results, self.builder, _OPSET))
 
     def operands(self, values: Sequence[fx.Node | np.ndarray]) -> list[Any]:
-        """Operands as functions of torch combine them: a single stored number is a number."""
+        """Return the operands as functions of torch combine them: a single stored number is a number."""
         arrays = {i: value for i, value in enumerate(values) if isinstance(value, np.ndarray)}
         stored = {i: x.item() if x.size == 1 else self.add_tensor(x, i) for i, x in arrays.items()}
         return [stored.get(i, value) for i, value in enumerate(values)]
@@ -132,7 +132,7 @@ ACTIVATIONS: dict[int, tuple[Any, ...]] = {1: (torch.relu,), 2: (torch.clamp, -1
 
 
 def in_file_order(builder: Builder, view: TfliteView) -> fx.Node:
-    """A tensor with its axes as in the file."""
+    """Return a tensor with its axes as in the file."""
     if view.form == "image":
         return permute_axes(builder, view.node, TO_LAST)
     if view.form == "row":
@@ -143,14 +143,14 @@ def in_file_order(builder: Builder, view: TfliteView) -> fx.Node:
 
 
 def flatten_image(builder: Builder, image: fx.Node) -> TfliteView:
-    """An image as one row, in the order that torch's networks have."""
+    """Return an image as one row, in the order that torch's networks have."""
     channels, height, width = shape_of(image)[1:]
     row = builder.call(torch.flatten, image, 1)
     return TfliteView(row) if height * width == 1 or channels == 1 else TfliteView(row, "row", (height, width, channels))
 
 
 def align_operands(site: TfliteSite, operands: Sequence[int]) -> tuple[list[Any], TfliteView]:
-    """Inputs all in one order of axes, stored ones as arrays, and a tensor whose order the result has.
+    """Return the inputs all in one order of axes, stored ones as arrays, and a tensor whose order the result has.
 
     Where one is an image all are, and axes that some lack stand before the others.
     """
@@ -170,7 +170,7 @@ def align_operands(site: TfliteSite, operands: Sequence[int]) -> tuple[list[Any]
 
 
 def _as_image(site: TfliteSite, i: int) -> Any:
-    """An input with four axes, of which the channels are the second."""
+    """Return an input with four axes, of which the channels are the second."""
     value, shape = site.value(i), site.shape(i)
     padded = (1,) * (4 - len(shape)) + shape
     if isinstance(value, np.ndarray):
@@ -267,14 +267,14 @@ def _limit(site: TfliteSite) -> TfliteView:
 
 
 def _axes(site: TfliteSite) -> list[int]:
-    """Axes of the first input in the file, counted from the first."""
+    """Return the axes of the first input in the file, counted from the first."""
     rank, axes = len(site.shape()), site.numbers(1, "axes")
     need(all(-rank <= axis < rank for axis in axes), f"it has the axes {axes} of {rank}")
     return sorted({axis % rank for axis in axes})
 
 
 def _reduction(op: str, site: TfliteSite) -> TfliteView:
-    """Over some axes of the file; an image stays one if no axis of it goes, and its mean over all pixels is what torch calls a pool."""
+    """Return the over some axes of the file; an image stays one if no axis of it goes, and its mean over all pixels is what torch calls a pool."""
     axes, keep, view = _axes(site), site.flag("keep_dims"), site.view(0)
     if not axes:
         return view
@@ -302,7 +302,7 @@ def _cum_sum(site: TfliteSite) -> TfliteView:
 
 
 def _along_last_axis(op: str, site: TfliteSite) -> TfliteView:
-    """A function along the last axis, after a multiplication by a number."""
+    """Return a function along the last axis, after a multiplication by a number."""
     order = _in_known_order(site)
     factor = site.real("beta") if site.op == "SOFTMAX" else 1.0
     x = order.node if factor == 1 else site.call(torch.mul, order.node, factor)
@@ -315,7 +315,7 @@ for _code, _op in (("SOFTMAX", "Softmax"), ("LOG_SOFTMAX", "LogSoftmax"), ("L2_N
 
 @rule("LOCAL_RESPONSE_NORMALIZATION")
 def _local_response(site: TfliteSite) -> TfliteView:
-    """The sum of squares is not divided by their number, as torch does."""
+    """Return the sum of squares is not divided by their number, as torch does."""
     size = 2 * site.integer("radius") + 1
     alpha, beta, bias = (site.real(name) for name in ("alpha", "beta", "bias"))
     return TfliteView(site.onnx("LRN", [site.image()], size=size, alpha=alpha * size, beta=beta, bias=bias), "image")
@@ -323,7 +323,7 @@ def _local_response(site: TfliteSite) -> TfliteView:
 
 @rule("FULLY_CONNECTED")
 def _fully_connected(site: TfliteSite) -> TfliteView:
-    """A matrix on the last axis, or on rows as long as it reads; columns are put into the order of a flattened image."""
+    """Return a matrix on the last axis, or on rows as long as it reads; columns are put into the order of a flattened image."""
     need(not site.integer("weights_format"), "its weights are shuffled for one runtime")
     bias = site.optional_stored(2, "bias")
     weight = site.value(1)
@@ -357,19 +357,19 @@ def _matmul(site: TfliteSite) -> TfliteView:
 
 # Operators that move, cut, join and repeat.
 def _axis(order: TfliteView, axis: int) -> int:
-    """An axis of the file in a tensor's own order."""
+    """Return an axis of the file in a tensor's own order."""
     counted = axis % len(order.shape)
     return TO_LAST[counted] if order.form == "image" else counted
 
 
 def _in_known_order(site: TfliteSite, i: int = 0) -> TfliteView:
-    """An input as an image or as in the file; an image in one row gets its shape back."""
+    """Return an input as an image or as in the file; an image in one row gets its shape back."""
     view = site.view(i)
     return view if view.form == "image" else TfliteView(site.in_file_order(i))
 
 
 def _reshape_view(builder: Builder, view: TfliteView, shape: list[int]) -> TfliteView:
-    """The same elements in another shape; an image that is flattened keeps the order that torch's networks have."""
+    """Return the same elements in another shape; an image that is flattened keeps the order that torch's networks have."""
     before = view.shape
     need(shape.count(-1) <= 1 and min(shape, default=0) >= -1, f"it makes the shape {shape}")
     if -1 in shape:
@@ -447,7 +447,7 @@ def _split(site: TfliteSite) -> list[TfliteView]:
 
 
 def _slice_bounds(site: TfliteSite, *bounds: Sequence[int]) -> TfliteView:
-    """The part between bounds of each axis of the file, with steps."""
+    """Return the part between bounds of each axis of the file, with steps."""
     order = _in_known_order(site)
     begins, ends, steps = map(np.array, bounds)
     axes = np.array([_axis(order, axis) for axis in range(len(order.shape))])
@@ -514,7 +514,7 @@ def _pad(site: TfliteSite) -> TfliteView:
 
 @rule("DEPTH_TO_SPACE", "SPACE_TO_DEPTH")
 def _blocks(site: TfliteSite) -> TfliteView:
-    """Channels count the columns of a block last, as in TensorFlow."""
+    """Return the channels count the columns of a block last, as in TensorFlow."""
     op = "DepthToSpace" if site.op == "DEPTH_TO_SPACE" else "SpaceToDepth"
     return TfliteView(site.onnx(op, [site.image()], blocksize=site.integer("block_size")), "image")
 
@@ -548,7 +548,7 @@ def _padding(site: TfliteSite) -> str:
 
 
 def _steps(site: TfliteSite, *names: str) -> list[int]:
-    """Two settings that a window moves by, rows first."""
+    """Return two settings that a window moves by, rows first."""
     settings = [site.integer(name) for name in names]
     need(min(settings) >= 1 and max(settings) <= 1 << 16, f"its {names[0].removesuffix('_h')} is {settings}")
     return settings
@@ -563,7 +563,7 @@ def _weights(site: TfliteSite, i: int) -> tuple[np.ndarray, np.ndarray | None]:
 
 @rule("CONV_2D", "DEPTHWISE_CONV_2D")
 def _convolution(site: TfliteSite) -> TfliteView:
-    """Weights are out × height × width × in; those of depthwise ones 1 × height × width × out."""
+    """Return the weights are out × height × width × in; those of depthwise ones 1 × height × width × out."""
     x = site.image()
     weight, bias = _weights(site, 1)
     deep = site.op == "DEPTHWISE_CONV_2D"
@@ -577,7 +577,7 @@ def _convolution(site: TfliteSite) -> TfliteView:
 
 @rule("AVERAGE_POOL_2D", "MAX_POOL_2D")
 def _pool(site: TfliteSite) -> TfliteView:
-    """Padding is left out of means."""
+    """Return the padding is left out of means."""
     x = site.image()
     kernel, stride = _steps(site, "filter_height", "filter_width"), _steps(site, "stride_h", "stride_w")
     covers_image = tuple(kernel) == shape_of(x)[2:] and (
@@ -591,7 +591,7 @@ def _pool(site: TfliteSite) -> TfliteView:
 
 @rule("TRANSPOSE_CONV")
 def _transposed_convolution(site: TfliteSite) -> TfliteView:
-    """A transposed convolution, whose first input is the shape of its result; surplus rows of SAME are cut off, the odd row behind."""
+    """Return a transposed convolution, whose first input is the shape of its result; surplus rows of SAME are cut off, the odd row behind."""
     result_shape, x = site.numbers(0, "shape"), site.image(2)
     weight, bias = _weights(site, 1)
     weight = weight.transpose(3, 0, 1, 2)
@@ -627,7 +627,7 @@ def _resize(site: TfliteSite) -> TfliteView:
 
 
 def _nearest_pixels(new: int, old: int, aligned: bool, half: bool) -> np.ndarray:
-    """The old pixel for each new one (`GetNearestNeighbor` of LiteRT's reference kernels), in single precision as there."""
+    """Return the old pixel for each new one (`GetNearestNeighbor` of LiteRT's reference kernels), in single precision as there."""
     scale = np.float32((old - 1) / (new - 1)) if aligned and new > 1 else np.float32(old / new)
     positions = (np.arange(new, dtype=np.float32) + np.float32(0.5 if half else 0.0)) * scale
     floor = np.floor(positions + np.float32(0.5)) if aligned else np.floor(positions)
@@ -642,7 +642,7 @@ _ANY_ORDER = frozenset({"ADD", "SUB", "MUL", "DIV", "QUANTIZE", "DEQUANTIZE", "C
 
 
 def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.GraphModule:
-    """The network in a TFLite file of any converter, in evaluation mode; of several outputs it returns a dictionary by their names.
+    """Return the network in a TFLite file of any converter, in evaluation mode; of several outputs it returns a dictionary by their names.
 
     Images, N×H×W×C in the file, are N×C×H×W in what it reads and gives. Weights of half precision or of rounded
     numbers become reals of single precision, and operators that round activations are left out. The module states its inputs:
@@ -665,7 +665,7 @@ class _TfliteLowering:
             self._values[i] = TfliteView(self._builder.inputs[end.argument], "image" if image else "file")
 
     def network(self) -> fx.GraphModule:
-        """The network."""
+        """Return the network."""
         path = self._network.path
         for operator in self._network.operators:
             with reading(path, self._describe(operator)):
@@ -685,13 +685,13 @@ class _TfliteLowering:
         return f"operator `{self._name(operator)[:80]}` ({operator.code})"
 
     def _output_nodes(self, operator: TfliteOperator) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Nodes with the results of an operator in the network, and the order of their axes."""
+        """Return the nodes with the results of an operator in the network, and the order of their axes."""
         values = {i: self._values[i] for i in operator.outputs}
         view = {i: value for i, value in values.items() if isinstance(value, TfliteView) and value.form != "row"}
         return {str(i): (value.node.name, TO_LAST if value.form == "image" else ()) for i, value in view.items()}
 
     def _own_file(self, keys: Sequence[str], rounded: bool) -> SourceFile:
-        """The ends of the file, and how precisely it computes."""
+        """Return the ends of the file, and how precisely it computes."""
         ends = []
         for i, name, shape in [
             *((i, end.argument, self._shapes[end.argument]) for i, end in zip(self._network.inputs, self._ends, strict=True)),
@@ -707,7 +707,7 @@ class _TfliteLowering:
         return SourceFile(tuple(ends[:count]), tuple(ends[count:]), "int8" if rounded else "fp16" if halves else "fp32")
 
     def _result(self, tensor: int) -> fx.Node:
-        """Value that the network returns for an output; a stored tensor as it is."""
+        """Return the value that the network returns for an output; a stored tensor as it is."""
         value = self._values[tensor]
         if isinstance(value, TfliteView) and value.form == "image":
             return value.node
@@ -716,7 +716,7 @@ class _TfliteLowering:
         return self._builder.add_tensor(np.asarray(value, np.float32), "")
 
     def _name(self, operator: TfliteOperator) -> str:
-        """The name of its output, without the names that converters join to it."""
+        """Return the name of its output, without the names that converters join to it."""
         return self._network.tensors[operator.outputs[0]].name.partition(";")[0] if operator.outputs else operator.code
 
     def _lower(self, operator: TfliteOperator) -> None:
@@ -736,14 +736,14 @@ class _TfliteLowering:
         return list(self._apply_rule(operator, reads, self._name(operator), self._builder, kinds))
 
     def _apply_rule(self, operator: TfliteOperator, reads: list[Value], name: str, builder: Builder, kinds: list[str]) -> list[TfliteView]:
-        """The results of an operator by its rule, which has to ask for all of its settings that are not as usual."""
+        """Return the results of an operator by its rule, which has to ask for all of its settings that are not as usual."""
         settings = Attributes(operator.settings)
         result = RULES[operator.code](TfliteSite(reads, operator.code, name, settings, len(kinds), builder, kinds))
         settings.check(lambda name: DEFAULTS.get(name, 0), HARMLESS)
         return result if isinstance(result, list) else [result]
 
     def _compute_constant(self, operator: TfliteOperator, reads: list[Value], kinds: list[str]) -> list[Value]:
-        """The results of an operator that reads nothing but stored tensors, computed by its own rule."""
+        """Return the results of an operator that reads nothing but stored tensors, computed by its own rule."""
         if operator.code in ("QUANTIZE", "DEQUANTIZE"):
             return [reads[0]]
         builder = Builder((1,))
@@ -757,7 +757,7 @@ class _TfliteLowering:
         return [builder.evaluate(in_file_order(builder, item)) for item in self._apply_rule(operator, computed, "known", builder, kinds)]
 
     def _turned_at_once(self, tensor: int) -> bool:
-        """Whether all that reads a tensor first puts its channels last: then they are second in the file, too."""
+        """Return whether all that reads a tensor first puts its channels last: then they are second in the file, too."""
         readers = [operator for operator in self._network.operators if tensor in operator.inputs]
         return bool(readers) and all(map(self._turns, readers))
 
@@ -768,7 +768,7 @@ class _TfliteLowering:
         return operator.code in _ANY_ORDER and len(operator.outputs) == 1 and self._turned_at_once(operator.outputs[0])
 
     def _input_end(self, tensor: int, image: bool) -> End:
-        """The file's statement of an input; an image keeps its channels."""
+        """Return the file's statement of an input; an image keeps its channels."""
         start = self._network.tensors[tensor]
         # converters write 1 for an open length; they mean a batch of 1
         sizes = [Size(0 if axis in start.opened and n == 1 and axis else n) for axis, n in enumerate(start.shape)]

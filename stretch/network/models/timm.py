@@ -19,11 +19,11 @@ class TimmFamily:
     prefix: ClassVar[str] = "timm:"
 
     def names(self) -> list[str]:
-        """Names of timm's models."""
+        """Return the names of timm's models."""
         return timm.list_models()
 
     def build(self, name: str) -> nn.Module:
-        """One model, initialised from torch's global generator."""
+        """Return one model, initialised from torch's global generator."""
         return timm.create_model(name, pretrained=False)
 
     def input_shape(self, name: str) -> tuple[int, ...]:
@@ -37,7 +37,7 @@ class TimmFamily:
         return (timm_preprocessing(config.to_dict()) if config else None) or IMAGENET
 
     def default_weights(self, name: str) -> tuple[dict[str, Tensor], str] | None:
-        """The weights timm calls pretrained, from the local hub folder or the network."""
+        """Return the weights timm calls pretrained, from the local hub folder or the network."""
         config = timm.get_pretrained_cfg(name)
         if not timm.is_model_pretrained(name) or config is None:
             return None
@@ -48,5 +48,5 @@ class TimmFamily:
         return model.state_dict(), f"timm {name}.{config.tag}" if config.tag else f"timm {name}"
 
     def checked(self) -> frozenset[str]:
-        """None so far: a model that cannot be branched is refused with its reason."""
+        """Return the none so far: a model that cannot be branched is refused with its reason."""
         return frozenset()

@@ -30,7 +30,7 @@ class BasicBlock(nn.Module):
         self.downsample = _shortcut(channels_in, channels, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The block's output, channels × height / stride × width / stride."""
+        """Return the block's output, channels × height / stride × width / stride."""
         y: Tensor = self.relu(self.bn1(self.conv1(x)))
         y = self.relu(self.bn2(self.conv2(y)) + self.downsample(x))
         return y
@@ -58,7 +58,7 @@ class Bottleneck(nn.Module):
         self.downsample = _shortcut(channels_in, out, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The block's output, 4 · channels × height / stride × width / stride."""
+        """Return the block's output, 4 · channels × height / stride × width / stride."""
         y: Tensor = self.relu(self.bn1(self.conv1(x)))
         y = self.relu(self.bn2(self.conv2(y)))
         y = self.relu(self.bn3(self.conv3(y)) + self.downsample(x))
@@ -97,7 +97,7 @@ class SmallResNet(nn.Module):
         self.fc = nn.Linear(channels, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Class scores, batch × classes."""
+        """Return the class scores, batch × classes."""
         y: Tensor = self.stages(self.relu(self.bn1(self.conv1(x))))
         y = self.fc(torch.flatten(self.avgpool(y), 1))
         return y
@@ -123,23 +123,23 @@ class SmallVGG(nn.Module):
         self.classifier = nn.Linear(channels, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Class scores, batch × 10."""
+        """Return the class scores, batch × 10."""
         scores: Tensor = self.classifier(torch.flatten(self.avgpool(self.features(x)), 1))
         return scores
 
 
 def tiny_resnet() -> nn.Module:
-    """Three stages of three basic blocks."""
+    """Return three stages of three basic blocks."""
     return SmallResNet(BasicBlock, (16, 32, 64), 3)
 
 
 def tiny_bottleneck() -> nn.Module:
-    """Three stages of three bottleneck blocks."""
+    """Return three stages of three bottleneck blocks."""
     return SmallResNet(Bottleneck, (16, 24, 32), 3)
 
 
 def tiny_vgg() -> nn.Module:
-    """Three stages of two plain convolutions."""
+    """Return three stages of two plain convolutions."""
     return SmallVGG((16, 32, 64))
 
 
@@ -204,15 +204,15 @@ class TinyFamily:
     }
 
     def names(self) -> list[str]:
-        """Names of the small networks."""
+        """Return the names of the small networks."""
         return sorted(self.models)
 
     def build(self, name: str) -> nn.Module:
-        """One small network."""
+        """Return one small network."""
         return self.models[name][0]()
 
     def input_shape(self, name: str) -> tuple[int, ...]:
-        """1 × 3 × size × size."""
+        """Return 1 × 3 × size × size."""
         size = self.models[name][1]
         return (1, 3, size, size)
 
@@ -225,7 +225,7 @@ class TinyFamily:
         return
 
     def checked(self) -> frozenset[str]:
-        """All of them."""
+        """Return all of them."""
         return frozenset(self.models)
 
 
@@ -252,5 +252,5 @@ class CifarFamily(TinyFamily):
     }
 
     def checked(self) -> frozenset[str]:
-        """The two that recipes use."""
+        """Return the two that recipes use."""
         return frozenset({"resnet20_cifar10", "resnet56_cifar10"})

@@ -46,11 +46,11 @@ class TorchvisionFamily:
     )
 
     def names(self) -> list[str]:
-        """Names of torchvision's networks of this kind."""
+        """Return the names of torchvision's networks of this kind."""
         return list(tv.list_models(module=self.listed))
 
     def build(self, name: str) -> nn.Module:
-        """One classifier, initialised from torch's global generator."""
+        """Return one classifier, initialised from torch's global generator."""
         options: dict[str, Any] = {}
         if name in ("googlenet", "inception_v3"):
             # these two warn where the caller leaves their initialisation open
@@ -62,23 +62,23 @@ class TorchvisionFamily:
         return network
 
     def input_shape(self, name: str) -> tuple[int, ...]:
-        """1 × 3 × the crop size of the default weights, twice."""
+        """Return 1 × 3 × the crop size of the default weights, twice."""
         size = tv.get_model_weights(name).DEFAULT.transforms.keywords.get("crop_size", USUAL_SIZE)
         return (1, 3, size, size)
 
     def preprocessing(self, name: str) -> Preprocessing:
-        """The transforms of the default weights."""
+        """Return the transforms of the default weights."""
         preset = tv.get_model_weights(name).DEFAULT.transforms()
         crop = preset.crop_size[0] / preset.resize_size[0] if hasattr(preset, "crop_size") else 1.0
         return Preprocessing(tuple(preset.mean), tuple(preset.std), crop, interpolation=preset.interpolation.value)
 
     def default_weights(self, name: str) -> tuple[dict[str, Tensor], str]:
-        """The weights torchvision calls default, from the local hub folder or the network."""
+        """Return the weights torchvision calls default, from the local hub folder or the network."""
         weights = tv.get_model_weights(name).DEFAULT
         return read_weights(trained_weights_file(weights.url)), f"torchvision {weights}"
 
     def checked(self) -> frozenset[str]:
-        """The networks branched in the project's tests."""
+        """Return the networks branched in the project's tests."""
         return self.tested
 
 
@@ -90,13 +90,13 @@ class SegmentationFamily(TorchvisionFamily):
     tested = frozenset({"deeplabv3_mobilenet_v3_large", "fcn_resnet50", "lraspp_mobilenet_v3_large"})
 
     def build(self, name: str) -> nn.Module:
-        """One network, initialised from torch's global generator."""
+        """Return one network, initialised from torch's global generator."""
         options = {"aux_loss": True} if name.startswith(_AUXILIARY) else {}
         network: nn.Module = tv.get_model(name, weights=None, weights_backbone=None, **options)
         return network
 
     def input_shape(self, name: str) -> tuple[int, ...]:
-        """1 × 3 × the size of the default weights' pictures, twice."""
+        """Return 1 × 3 × the size of the default weights' pictures, twice."""
         size = tv.get_model_weights(name).DEFAULT.transforms.keywords["resize_size"]
         return (1, 3, size, size)
 
@@ -142,7 +142,7 @@ class DetectionFamily(TorchvisionFamily):
     )
 
     def build(self, name: str) -> nn.Module:
-        """One detector, initialised from torch's global generator."""
+        """Return one detector, initialised from torch's global generator."""
         detector = tv.get_model(name, weights=None, weights_backbone=None)
         if name in _WITHOUT_EPSILON:
             for module in detector.backbone.body.modules():

@@ -45,7 +45,7 @@ def check_host(host: str) -> None:
 
 
 def trained_weights_file(url: str, folder: Path | None = None) -> Path:
-    """The file at `url`, from torch's hub folder or downloaded into it.
+    """Return the file at `url`, from torch's hub folder or downloaded into it.
 
     Its name carries the first digits of its SHA-256, as torchvision's do
     (``resnet50-11ad3fa6.pth``), which are checked after a download.
@@ -77,7 +77,7 @@ def trained_weights_file(url: str, folder: Path | None = None) -> Path:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Tensors by name from a safetensors file or a torch checkpoint without code.
+    """Return the tensors by name from a safetensors file or a torch checkpoint without code.
 
     A checkpoint may hold them under ``state_dict`` or ``model``, and their
     names may begin with ``module.``, as data-parallel training leaves them.
@@ -113,7 +113,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def _problem(key: str, value: Tensor) -> str:
-    """The reason why a tensor is no weight; empty if it is one."""
+    """Return the reason why a tensor is no weight; empty if it is one."""
     if value.layout != torch.strided or value.is_quantized:
         return f"is {str(value.layout).removeprefix('torch.')}{' and quantised' if value.is_quantized else ''}, weights are dense"
     if value.is_complex() or value.dtype == torch.bool:
@@ -176,7 +176,7 @@ def settle(module: nn.Module, input_shape: InputShapes, generator: torch.Generat
 
 
 def _images(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Half white noise, half smooth colours, each of mean 0 and deviation 1.
+    """Return the half white noise, half smooth colours, each of mean 0 and deviation 1.
 
     Between them lie the spectra of photographs, so that the statistics suit
     all three.

@@ -34,7 +34,7 @@ class OnnxWriter:
         self._named: set[str] = set()
 
     def weight(self, op: Op, key: str, fill: float | None = None) -> str:
-        """Name of an operator's weight, now an initialiser."""
+        """Return the name of an operator's weight, now an initialiser."""
         value = self.weights.get(op.name, {}).get(key)
         if value is None and fill is not None:
             value = np.full(op.shape[1], fill, np.float32)
@@ -42,20 +42,20 @@ class OnnxWriter:
         return self.constant(f"{op.name}.{key}", np.asarray(value, np.float32))
 
     def per_channel(self, op: Op, key: str) -> str:
-        """Name of a weight that has one number a channel, shaped so that it meets the channels of the operator's result."""
+        """Return the name of a weight that has one number a channel, shaped so that it meets the channels of the operator's result."""
         values = np.asarray(self.weights[op.name][key], np.float32)
         return self.constant(f"{op.name}.{key}", values.reshape(-1, *[1] * (len(op.shape) - 2)))
 
     def typed_weight(self, op: Op, key: str, dtype: str) -> str:
-        """Name of a weight in the type that its operator's calls read."""
+        """Return the name of a weight in the type that its operator's calls read."""
         return self.constant(f"{op.name}.{key}", np.asarray(self.weights[op.name][key]).astype(dtype))
 
     def number(self, op: Op, key: str, value: float) -> str:
-        """Name of a single real number, called after the operator."""
+        """Return the name of a single real number, called after the operator."""
         return self.constant(f"{op.name}.{key}", np.array(value, np.float32))
 
     def indices(self, op: Op, key: str, values: Iterable[int]) -> str:
-        """Name of a list of whole numbers, such as sizes or axes, called after the operator."""
+        """Return the name of a list of whole numbers, such as sizes or axes, called after the operator."""
         return self.constant(f"{op.name}.{key}", np.array(list(values), np.int64))
 
     def constant(self, name: str, value: NDArray[Any]) -> str:

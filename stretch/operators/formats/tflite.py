@@ -93,7 +93,7 @@ class Writer:
         return len(self._buffers) - 1
 
     def opcode(self, code: str, version: int) -> int:
-        """Index of an operator code, added at its first use."""
+        """Return the index of an operator code, added at its first use."""
         return self._opcodes.setdefault((code, version), len(self._opcodes))
 
     def add(self, piece: SubgraphPiece, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> None:
@@ -114,7 +114,7 @@ class Writer:
         self._metadata.append({"name": name, "buffer": self.buffer(np.frombuffer(content, np.uint8))})
 
     def finish(self) -> bytearray:
-        """The file."""
+        """Return the file."""
         codes = [
             # Older runtimes read the first field, which holds 127 at most.
             {"deprecated_builtin_code": min(OPERATORS[code].number, 127), "builtin_code": OPERATORS[code].number, "version": version}
@@ -179,7 +179,7 @@ Operand = Value | Array
 
 
 def to_nhwc(shape: Sequence[int]) -> Shape:
-    """A shape of N×C×H×W as N×H×W×C; others stay."""
+    """Return a shape of N×C×H×W as N×H×W×C; others stay."""
     return (shape[0], *shape[2:], shape[1]) if len(shape) == 4 else tuple(shape)
 
 
@@ -199,15 +199,15 @@ class SubgraphBuilder:
         self.rounded = False
 
     def scale(self, op: Op) -> Quant | None:
-        """Scale of an operator's result, where it is written in int8 now."""
+        """Return the scale of an operator's result, where it is written in int8 now."""
         return self.scales.get(op.name) if self.rounded else None
 
     def input(self, name: str, shape: Shape) -> Value:
-        """The float tensor that the caller provides."""
+        """Return the float tensor that the caller provides."""
         return Value(name, shape, self.scales.get(name), self.piece.tensor(name, shape, "float32"))
 
     def real(self, value: Value) -> int:
-        """Index of a value's float tensor, dequantised if need be."""
+        """Return the index of a value's float tensor, dequantised if need be."""
         if value.real is None:
             assert value.integer is not None
             value.real = self.piece.tensor(f"{value.name}.real", value.shape, "float32")
@@ -215,7 +215,7 @@ class SubgraphBuilder:
         return value.real
 
     def integer(self, value: Value, quant: Quant | None = None) -> int:
-        """Index of a value's int8 tensor, in its own scale or in `quant`."""
+        """Return the index of a value's int8 tensor, in its own scale or in `quant`."""
         requested = quant or value.quant
         assert requested is not None
         if requested != value.quant:
@@ -228,7 +228,7 @@ class SubgraphBuilder:
         return value.integer
 
     def constant(self, name: str, value: Array) -> int:
-        """Index of a constant tensor of reals, in int8 with one scale where the operator computes in integers."""
+        """Return the index of a constant tensor of reals, in int8 with one scale where the operator computes in integers."""
         value = np.asarray(value, np.float32)
         if not self.rounded:
             return self.weight(name, value)
@@ -236,7 +236,7 @@ class SubgraphBuilder:
         return self.piece.constant(name, np.clip(np.rint(value / scale), -TOP, TOP).astype(np.int8), [scale])
 
     def weight(self, name: str, value: Array) -> int:
-        """Index of a constant float tensor."""
+        """Return the index of a constant float tensor."""
         if not self.half or value.size < 2 or np.abs(value).max() > np.finfo(np.float16).max:
             return self.piece.constant(name, value.astype(np.float32))
         index = self.piece.tensor(f"{name}.real", value.shape, "float32")
@@ -244,7 +244,7 @@ class SubgraphBuilder:
         return index
 
     def indices(self, name: str, value: Sequence[int | Sequence[int]] | Array) -> int:
-        """Index of a constant tensor of whole numbers, such as a shape or axes."""
+        """Return the index of a constant tensor of whole numbers, such as a shape or axes."""
         return self.piece.constant(name, np.asarray(value, np.int32))
 
     def apply(
@@ -300,7 +300,7 @@ class SubgraphBuilder:
 
 
 def growth(source: SubgraphSource, op: Op, x: Value, result: Quant | None) -> float:
-    """How many times larger the integers of a convolution's or matrix's result are than the products they come from.
+    """Return how many times larger the integers of a convolution's or matrix's result are than the products they come from.
 
     It is below 1 but for a result that is nearly nothing everywhere, such as that of a dead activation.
     """
@@ -319,7 +319,7 @@ def matrix(
     channels: int,
     image: tuple[int, ...] | None = None,
 ) -> list[int]:
-    """Tensor indices of the input, the weight in `order` and the bias.
+    """Return the tensor indices of the input, the weight in `order` and the bias.
 
     Args:
         order: Axes of the weight in TFLite's order.
@@ -350,7 +350,7 @@ def matrix(
 
 
 def _symmetric(weight: Array) -> RoundedWeights:
-    """A weight that was not rounded yet, with a scale for each output channel."""
+    """Return a weight that was not rounded yet, with a scale for each output channel."""
     flat = weight.reshape(len(weight), -1).astype(np.float64)
     scales = np.maximum(np.abs(flat).max(axis=1), 1e-9) / TOP
     return RoundedWeights(np.rint(flat / scales[:, None]).astype(np.int8).reshape(weight.shape), scales)
@@ -387,7 +387,7 @@ class SameWindows:
 
 
 def within_same(attrs: Attrs, image: Shape, result: Shape, axis: int) -> SameWindows | None:
-    """The windows of an axis as some of SAME's, which know what lies outside of the image; None if they are none of them.
+    """Return the windows of an axis as some of SAME's, which know what lies outside of the image; None if they are none of them.
 
     Args:
         attrs: ``kernel``, ``stride``, ``padding`` (top, left, bottom, right).
@@ -410,7 +410,7 @@ def within_same(attrs: Attrs, image: Shape, result: Shape, axis: int) -> SameWin
 
 
 def window(attrs: Attrs, image: Shape, result: Shape, *, same: bool = True) -> PaddedWindow:
-    """The rule that gives the same windows as `attrs`, after explicit padding where neither does.
+    """Return the rule that gives the same windows as `attrs`, after explicit padding where neither does.
 
     SAME pads to ⌈size / stride⌉ windows, the odd row or column below and right:
     symmetric padding of an even stride is another one. Rows that no window reads
@@ -437,7 +437,7 @@ def window(attrs: Attrs, image: Shape, result: Shape, *, same: bool = True) -> P
 
 
 def pad(b: SubgraphBuilder, op: Op, x: Value, before: tuple[int, int], after: tuple[int, int], value: float = 0.0) -> Value:
-    """Rows and columns around an image, of zeros or of one other number; a negative number of them cuts off."""
+    """Return the rows and columns around an image, of zeros or of one other number; a negative number of them cuts off."""
     if min(*before, *after) < 0:
         x = _cut(b, op, x, [max(0, -n) for n in before], [max(0, -n) for n in after])
         before, after = (max(0, before[0]), max(0, before[1])), (max(0, after[0]), max(0, after[1]))
@@ -459,7 +459,7 @@ def pad(b: SubgraphBuilder, op: Op, x: Value, before: tuple[int, int], after: tu
 
 
 def _cut(b: SubgraphBuilder, op: Op, x: Value, before: list[int], after: list[int]) -> Value:
-    """An image without some rows and columns at its borders."""
+    """Return an image without some rows and columns at its borders."""
     n, h, w, c = x.shape
     shape = (n, h - before[0] - after[0], w - before[1] - after[1], c)
     name = f"{op.name}.cut"

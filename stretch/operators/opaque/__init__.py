@@ -34,7 +34,7 @@ class Opaque(nn.Module):
                 self.register_buffer(name, empty)
 
     def extra_repr(self) -> str:
-        """The operators that it calls."""
+        """Return the operators that it calls."""
         return ", ".join(call.operator for call in self._replay.calls.calls)
 
     def forward(self, *tensors: torch.Tensor) -> torch.Tensor:

@@ -60,7 +60,7 @@ class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     result: int = 0  # Which of several results counts.
 
     def referring(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> "Call":
-        """The same call with its tensors, types and numbers that JSON lacks as `change` gives them."""
+        """Return the same call with its tensors, types and numbers that JSON lacks as `change` gives them."""
         options = {key: _replace_reads(option, change) for key, option in self.options.items()}
         return msgspec.structs.replace(self, arguments=_replace_reads(self.arguments, change), options=options)
 
@@ -88,7 +88,7 @@ class CheckedCalls:
         self.dtype = _without_data(self, shape)
 
     def __call__(self, reads: Sequence[torch.Tensor], constants: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The result, for inputs at the batch size of the graph."""
+        """Return the result, for inputs at the batch size of the graph."""
         results: list[Any] = []
         values = {"read": reads, "constant": constants, "call": results, "result": [call.result for call in self.calls.calls]}
         for call, operator in zip(self.calls.calls, self._operators, strict=True):
@@ -98,7 +98,7 @@ class CheckedCalls:
         return last
 
     def batched(self, reads: Sequence[torch.Tensor], constants: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The result for several times the graph's batch: every tensor has that many whole ones, one behind the other."""
+        """Return the result for several times the graph's batch: every tensor has that many whole ones, one behind the other."""
         times = next((x.shape[0] // spec.shape[0] for x, spec in zip(reads, self.calls.reads, strict=True) if spec.shape), 1)
         if times == 1:
             return self(reads, constants)
@@ -113,13 +113,13 @@ class CheckedCalls:
 
 
 def calls_of(attrs: Attrs) -> Calls:
-    """The calls that an opaque operator states."""
+    """Return the calls that an opaque operator states."""
     need(CALLS in attrs, "an opaque operator was captured for predictions, and states no calls that compute it")
     return read_calls(str(attrs[CALLS]))
 
 
 def read_calls(text: str) -> Calls:
-    """The calls of a text."""
+    """Return the calls of a text."""
     try:
         return msgspec.json.decode(text, type=Calls)
     except msgspec.MsgspecError as error:
@@ -127,7 +127,7 @@ def read_calls(text: str) -> Calls:
 
 
 def find_operator(name: str) -> OpOverload:
-    """An operator that may be called."""
+    """Return an operator that may be called."""
     need(bool(_NAME.fullmatch(name)), f"`{name}` is no name of an operator of torch")
     packet, _, overload = name.partition(".")
     need(not packet.startswith("_") or packet in _PRIVATE, f"it calls `{name}`, which is torch's own affair")
@@ -141,7 +141,7 @@ def find_operator(name: str) -> OpOverload:
 
 
 def computes(operator: OpOverload) -> bool:
-    """Whether an operator gives tensors that depend on its arguments alone, and changes nothing."""
+    """Return whether an operator gives tensors that depend on its arguments alone, and changes nothing."""
     schema = operator._schema
     tensors = [a for a in schema.arguments if "Tensor" in str(a.type)]
     results = bool(schema.returns) and all("Tensor" in str(result_type.type) for result_type in schema.returns)
@@ -151,7 +151,7 @@ def computes(operator: OpOverload) -> bool:
 
 
 def to_builtins(value: Any, tensor: Callable[[Any], dict[str, int] | None]) -> Any:
-    """An argument as JSON has it.
+    """Return an argument as JSON has it.
 
     Args:
         tensor: Gives the tensor that a value represents; None for anything else.
@@ -171,7 +171,7 @@ def to_builtins(value: Any, tensor: Callable[[Any], dict[str, int] | None]) -> A
 
 
 def type_of(name: str) -> torch.dtype:
-    """A type of torch by its name."""
+    """Return a type of torch by its name."""
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
         raise StretchError(f"`{name}` is no type of torch")
@@ -199,7 +199,7 @@ def _replace_reads(argument: Any, change: Callable[[dict[str, Any]], dict[str, A
 
 
 def _select_result(result: Any, number: int) -> Any:
-    """A result of a call: one of several, or the only one."""
+    """Return a result of a call: one of several, or the only one."""
     return result if isinstance(result, torch.Tensor) else result[number]
 
 

@@ -55,7 +55,7 @@ def prepare(requests: Iterable[tuple[Calls, Shape]]) -> None:
 
 
 def snippet_of(calls: Calls, shape: Shape) -> Snippet:
-    """The nodes of some calls; see `prepare`."""
+    """Return the nodes of some calls; see `prepare`."""
     prepare([(calls, shape)])
     return _CACHE[calls.text()]
 
@@ -68,7 +68,7 @@ class _AllCalls(nn.Module):
         self._replays = [CheckedCalls(*calls_and_shape) for calls_and_shape in requests]
 
     def forward(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
-        """The result of each."""
+        """Return the result of each."""
         results, start = [], 0
         for replay in self._replays:
             middle = start + len(replay.calls.reads)
@@ -131,7 +131,7 @@ def _export(module: nn.Module, tensors: Sequence[torch.Tensor], names: Sequence[
 
 
 def _cut(model: onnx.ModelProto, inputs: Sequence[tuple[str, ...]], outputs: Sequence[str]) -> list[Snippet]:
-    """The part of a graph that leads to each of its outputs."""
+    """Return the part of a graph that leads to each of its outputs."""
     need(not model.functions, "it needs functions that ONNX itself does not have")
     made_by = {name: node for node in model.graph.node for name in node.output if name}
     constants = {tensor.name: tensor for tensor in model.graph.initializer}

@@ -38,12 +38,12 @@ class Limit:
     with_number: Callable[[Any, float], Any] = lambda value, number: number
 
     def change(self, request: Any, number: float) -> Any:
-        """A request with another number in place of this one."""
+        """Return a request with another number in place of this one."""
         name = self.constraint.option.name
         return msgspec.structs.replace(request, **{name: self.with_number(getattr(request, name), number)})
 
     def rule(self, request: Any, nearest: float) -> TightRule:
-        """The rule as a refusal blames it, with the nearest number at which there is a design."""
+        """Return the rule as a refusal blames it, with the nearest number at which there is a design."""
         name = self.constraint.option.name
         return TightRule(name, getattr(request, name), getattr(self.change(request, nearest), name))
 
@@ -62,19 +62,19 @@ class Constraint(ABC):
     exact: ClassVar[bool] = True
 
     def offers_scale(self, value: Any, segment: "Segment", what: str, count: float) -> bool:
-        """Whether a branch of a segment may keep this number of blocks (``depth``), or channels (``width``)."""
+        """Return whether a branch of a segment may keep this number of blocks (``depth``), or channels (``width``)."""
         return True
 
     def mask(self, value: Any, options: "SegmentOptions", segment_ms: float) -> "NDArray[np.bool_] | None":
-        """Which combinations keep to it."""
+        """Return which combinations keep to it."""
         return None
 
     @abstractmethod
     def limits(self, value: Any, options: "Sequence[SegmentOptions]") -> "list[Limit]":
-        """The numbers that a refusal may blame."""
+        """Return the numbers that a refusal may blame."""
 
     def explain_miss(self, value: Any, options: "Sequence[SegmentOptions]", segment_ms: Sequence[float]) -> str | None:
-        """The reason why no option keeps to the rule, as the end of a sentence; None if one does."""
+        """Return the reason why no option keeps to the rule, as the end of a sentence; None if one does."""
         return None
 
 
@@ -100,16 +100,16 @@ class Bound(Constraint):
         return getattr(options, self.reference) if self.reference else segment_ms
 
     def mask(self, value: float, options: "SegmentOptions", segment_ms: float) -> "NDArray[np.bool_]":
-        """Which combinations keep to it."""
+        """Return which combinations keep to it."""
         part, allowed = self.numerator(options), value * self.denominator(options, segment_ms)
         return part <= allowed + ROUNDING if self.at_most else part >= allowed - ROUNDING
 
     def limits(self, value: float, options: "Sequence[SegmentOptions]") -> list[Limit]:
-        """The share."""
+        """Return the share."""
         return [Limit(self, value, NO_UPPER_BOUND if self.at_most else NO_LOWER_BOUND)]
 
     def explain_miss(self, value: float, options: "Sequence[SegmentOptions]", segment_ms: Sequence[float]) -> str | None:
-        """The best share, where it is not good enough."""
+        """Return the best share, where it is not good enough."""
         shares = [self.numerator(item) / self.denominator(item, ms) for item, ms in zip(options, segment_ms, strict=True)]
         best = min(float(share.min()) for share in shares) if self.at_most else max(float(share.max()) for share in shares)
         return self.words.format(best, value) if (best > value if self.at_most else best < value) else None
@@ -123,7 +123,7 @@ FIRST = ("alpha", "beta", "balance", "segment_macs", "macs", "min_depth", "min_w
 
 
 def all_constraints() -> list[Constraint]:
-    """Every constraint."""
+    """Return every constraint."""
     names = [*(name for name in FIRST if name in constraints), *(name for name in constraints if name not in FIRST)]
     return [constraints.get(name) for name in names]
 
@@ -163,7 +163,7 @@ class Capacity(Bound):
     words = "a branched segment has at most {:.2g} of the original's MACs; the minimum is {:g}"
 
     def denominator(self, options: "SegmentOptions", segment_ms: float) -> float:
-        """The multiply-accumulates of the original."""
+        """Return the multiply-accumulates of the original."""
         return options.segment.graph.macs
 
 
@@ -201,11 +201,11 @@ class PeakMemory(Bound):
     words = "activations take at least {:.3g} bytes; the maximum is {:.10g}"
 
     def denominator(self, options: "SegmentOptions", segment_ms: float) -> float:
-        """One byte: the bound is no share."""
+        """Return one byte: the bound is no share."""
         return 1
 
     def limits(self, value: float, options: "Sequence[SegmentOptions]") -> list[Limit]:
-        """The bytes, up to those of the largest combination."""
+        """Return the bytes, up to those of the largest combination."""
         largest = max(int(item.peak_bytes.max()) for item in options)
         return [Limit(self, value, max(largest, value), with_number=lambda _, number: ceil(number))]
 
@@ -223,12 +223,12 @@ class Intact(Bound):
     words = "a branch keeps at most {:.2g} of the blocks with all of their channels; the minimum is {:g}"
 
     def numerator(self, options: "SegmentOptions") -> "NDArray[np.int64]":
-        """The most such blocks of a branch."""
+        """Return the most such blocks of a branch."""
         depths = [np.array([b.depth * (b.width == options.segment.width) for b in branch]) for branch in options.candidates]
         return np.asarray(np.max([kept[at] for kept, at in zip(depths, options.scales_of(), strict=True)], axis=0))
 
     def denominator(self, options: "SegmentOptions", segment_ms: float) -> float:
-        """The blocks of the segment."""
+        """Return the blocks of the segment."""
         return options.segment.depth
 
 
@@ -239,11 +239,11 @@ class _Floor(Constraint):
     scales: ClassVar[str]  # Scale that it bounds: ``depth`` or ``width``.
 
     def offers_scale(self, value: float, segment: "Segment", what: str, count: float) -> bool:
-        """Whether these are enough blocks, or channels."""
+        """Return whether these are enough blocks, or channels."""
         return what != self.scales or count >= value * getattr(segment, what) - RATIO_ROUNDING
 
     def limits(self, value: float, options: "Sequence[SegmentOptions]") -> list[Limit]:
-        """The floor with the steps below it."""
+        """Return the floor with the steps below it."""
         return [Limit(self, value, STEPS[-1], tuple(step for step in STEPS if step < value))]
 
 
@@ -269,7 +269,7 @@ class Meetings(Constraint):
     option = Option("n_meet", Annotated[int, msgspec.Meta(ge=1, le=1000)], 1, "Minimum number of meeting points, where branches join.")
 
     def limits(self, value: int, options: "Sequence[SegmentOptions]") -> list[Limit]:
-        """The number of meeting points, where it is more than one."""
+        """Return the number of meeting points, where it is more than one."""
         return [Limit(self, value, 1, tuple(range(value - 1, 0, -1)), lambda _, number: round(number))] if value > 1 else []
 
 
@@ -286,7 +286,7 @@ class TotalMacs(Constraint):
     )
 
     def limits(self, value: tuple[float, float], options: "Sequence[SegmentOptions]") -> list[Limit]:
-        """Both ends of the range."""
+        """Return both ends of the range."""
         low, high = value
         return [
             Limit(self, low, min(0.01, low / 2), with_number=lambda now, number: (number, now[1])),

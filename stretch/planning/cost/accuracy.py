@@ -42,7 +42,7 @@ def features(depths: Floats, widths: Floats, macs: Floats, names: Sequence[str])
 
 
 def option_features(options: SegmentOptions, names: Sequence[str]) -> Floats:
-    """The features of every option of a segment in scaled copies."""
+    """Return the features of every option of a segment in scaled copies."""
     segment = options.segment
     grid = options.scales_of()
 
@@ -53,7 +53,7 @@ def option_features(options: SegmentOptions, names: Sequence[str]) -> Floats:
 
 
 def changed_segments(graph: OpGraph, design: BranchDesign, names: Sequence[str]) -> list[tuple[Segment, Floats]]:
-    """Every segment of a design that is not the original's, neither whole at full size nor exact parts of it, with its features."""
+    """Return every segment of a design that is not the original's, neither whole at full size nor exact parts of it, with its features."""
     result = []
     for part, segment, scaled in zip(design.segments, design_segments(graph, design), scaled_branches(graph, design), strict=True):
         join = join_of(part.join)
@@ -109,7 +109,7 @@ class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         return self.base - loss
 
     def max_loss(self, value: float) -> float:
-        """The largest loss at which a design has such a top-1."""
+        """Return the largest loss at which a design has such a top-1."""
         return self.base - value
 
     def prediction(self, loss: float) -> PredictedAccuracy:
@@ -119,7 +119,7 @@ class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         )
 
     def loss(self, graph: OpGraph, design: BranchDesign) -> float:
-        """The loss of a design."""
+        """Return the loss of a design."""
         return -sum(float(np.dot(self._model_of(name), row)) for name, row in segment_features(graph, design).items())
 
     def losses(self, options: SegmentOptions) -> Floats:
@@ -137,7 +137,7 @@ class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
 
 def segment_features(graph: OpGraph, design: BranchDesign) -> dict[str, Floats]:
-    """The features of every branched segment of a design, by name."""
+    """Return the features of every branched segment of a design, by name."""
     branched = {part.name for part in design.segments if not part.whole and not join_of(part.join).exact}
     return {segment.name: row for segment, row in changed_segments(graph, design, FEATURES) if segment.name in branched}
 
@@ -233,7 +233,7 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     merges: ClassVar[bool] = True
 
     def stages_of(self, start: str, end: str) -> tuple[str, ...] | None:
-        """The stages between two tensors; None where these are not ends of stages."""
+        """Return the stages between two tensors; None where these are not ends of stages."""
         first = next((i for i, stage in enumerate(self.stages) if stage.start == start), None)
         last = next((i for i, stage in enumerate(self.stages) if stage.end == end), None)
         if first is None or last is None or last < first:
@@ -241,7 +241,7 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return tuple(stage.name for stage in self.stages[first : last + 1])
 
     def loss_of(self, stages: tuple[str, ...], rows: Floats) -> Floats:
-        """Losses of options of the segment that some stages make, each alone in the original."""
+        """Return the losses of options of the segment that some stages make, each alone in the original."""
         known = {stage.name: stage.loss for stage in self.stages}
         parts = [part for name in stages if (part := known[name]) is not None]
         of_stages = float(np.mean(parts)) if parts else 0.0
@@ -265,7 +265,7 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return self.counts(stages) * self.loss_of(stages, option_features(options, SEEN_FEATURES))
 
     def loss(self, graph: OpGraph, design: BranchDesign) -> float:
-        """The loss of a design."""
+        """Return the loss of a design."""
         for part in design.segments:
             if not part.whole and not join_of(part.join).exact:
                 self._check_join(part.join)
@@ -278,15 +278,15 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return sum(self.counts(stages) * float(self.loss_of(stages, row[None])[0]) for stages, row in changed) + sum(without.values())
 
     def _loss_without(self, segment: Segment, blocks: Sequence[int]) -> float:
-        """Loss that a design gains without some blocks of a segment; for one that was not measured, the largest of all."""
+        """Return the loss that a design gains without some blocks of a segment; for one that was not measured, the largest of all."""
         return sum(self.blocks.get(segment.blocks[n].end, float(np.exp(self.range[1]))) for n in blocks)
 
     def value(self, loss: float) -> float:
-        """Agreement of a design of such a loss; 1 where nothing is lost."""
+        """Return the agreement of a design of such a loss; 1 where nothing is lost."""
         return 1.0 if loss <= 0 else float(1 / (1 + np.exp(-self._logit(loss))))
 
     def max_loss(self, value: float) -> float:
-        """The largest loss at which a design agrees so often; below zero where none does."""
+        """Return the largest loss at which a design agrees so often; below zero where none does."""
         if value >= 1:
             return 0.0
         if value <= 0:
@@ -294,7 +294,7 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return float(np.exp((self.curve[0] - np.log(value / (1 - value))) / self.curve[1]))
 
     def prediction(self, loss: float) -> PredictedAccuracy:
-        """Agreement of a design of such a loss as plain data, with its 95 % interval; certain where nothing is lost."""
+        """Return the agreement of a design of such a loss as plain data, with its 95 % interval; certain where nothing is lost."""
         half = 0.0 if loss <= 0 else NORMAL_QUANTILE_95 * self.spread
         low, high = (float(1 / (1 + np.exp(-(self._logit(loss) + side)))) if loss > 0 else 1.0 for side in (-half, half))
         rank, images = self.rank_correlation, self.on.held_back

@@ -59,7 +59,7 @@ class FullDepth:
     named: int  # How many of them, from the first on, have kernels that are called as their own operators.
 
     def readers(self, names: Collection[str]) -> list[Kernel]:
-        """Kernels of operators that read what arrives."""
+        """Return the kernels of operators that read what arrives."""
         return [kernel for _, built in self.blocks[: self.named] for kernel in built.kernels if kernel.name in names]
 
 
@@ -184,7 +184,7 @@ class Costs:
         return self.predictor.handover(processor, self.precision.get(processor), *(io_elements(graph) if graph else ()))
 
     def align(self, processor: str) -> int:
-        """Channels that widths on this processor are multiples of."""
+        """Return the channels that widths on this processor are multiples of."""
         return self.predictor.device.processor(processor).width_slice
 
     def prepare(self, segment: Segment, processor: str, widths: Sequence[int], channels: Iterable[int]) -> None:
@@ -206,7 +206,7 @@ class Costs:
     def branch(
         self, segment: Segment, processor: str, depth: int, width: int, in_channels: int | None = None, dropped: tuple[int, ...] = ()
     ) -> BranchCost:
-        """Cost of a branch before its join; `in_channels` are those that arrive, the original's if None."""
+        """Return the cost of a branch before its join; `in_channels` are those that arrive, the original's if None."""
         channels = segment.in_width if in_channels is None else in_channels
         if channels != segment.in_width and segment.rewires:
             base, change = self.branch(segment, processor, depth, width, None, dropped), self._change(segment, processor, width, channels)
@@ -223,7 +223,7 @@ class Costs:
 
     @memoised
     def _sums(self, whole: FullDepth, processor: str) -> list[tuple[int, _Sums]]:
-        """Time of the kernels of each block of a branch, and of those outside of blocks, by the block's number."""
+        """Return the time of the kernels of each block of a branch, and of those outside of blocks, by the block's number."""
         return [(block, self._block(built, processor)) for block, built in whole.blocks]
 
     @memoised
@@ -232,11 +232,11 @@ class Costs:
         return _Sums(macs, built.params, *time, self.peak_bytes(built.kernels, processor))
 
     def whole(self, segment: Segment, processor: str) -> BranchCost:
-        """Cost of the original segment on one processor."""
+        """Return the cost of the original segment on one processor."""
         return self.branch(segment, processor, segment.depth, segment.width)
 
     def slowing(self, processor: str, others: Iterable[str]) -> SlowdownFactors:
-        """Factors on a branch's times in the search, which takes other branches to compute all the time, and to make nothing faster."""
+        """Return the factors on a branch's times in the search, which takes other branches to compute all the time, and to make nothing faster."""
         return worst_slowdown(self.predictor.device, processor, others)
 
     def join_convs(
@@ -251,29 +251,29 @@ class Costs:
         return [(kernel.macs, time.slowed(slowing), kernel.cost.weights) for kernel, time in zip(kernels, times, strict=True)]
 
     def join(self, segment: Segment, kind: JoinKind, channels: int, branches: int) -> float:
-        """Time of the join of several branches on the host, ms."""
+        """Return the time of the join of several branches on the host, ms."""
         if join_of(kind).meets is None or branches == 1:
             return 0.0
         shape = segment.graph.by_name[segment.end].shape
         return self.predictor.join_ms(kind, with_width(shape, channels), branches, self.host, self.precision.get(self.host))
 
     def transfer(self, source: str, target: str, elements: Any) -> Any:
-        """Time to move a tensor between two processors, ms; of many tensors an array, or 0 where nothing moves."""
+        """Return the time to move a tensor between two processors, ms; of many tensors an array, or 0 where nothing moves."""
         return sum(self.moves(source, target, elements).values())
 
     def moves(self, source: str, target: str, elements: Any) -> dict[str, Any]:
-        """The same by link, named after its processor that is not the CPU: a number, or of many tensors an array."""
+        """Return the same by link, named after its processor that is not the CPU: a number, or of many tensors an array."""
         device = self.predictor.device
         far = target if device.processor(target).family != "cpu" else source
         precision = device.processor(far).check_precision(self.precision.get(far))
         return self.predictor.links.parts(source, target, elements, precision)
 
     def kernels_time(self, kernels: Sequence[Kernel], processor: str) -> KernelsTime:
-        """Time of kernels one after the other, at the planned precision."""
+        """Return the time of kernels one after the other, at the planned precision."""
         return self.predictor.kernels_time(kernels, processor, self.precision.get(processor))
 
     def each_kernels_time(self, kernels: Sequence[Kernel], processor: str) -> list[KernelsTime]:
-        """Time of each of the kernels, at the planned precision."""
+        """Return the time of each of the kernels, at the planned precision."""
         return self.predictor.kernels_times(kernels, processor, self.precision.get(processor))
 
     def group_times(self, launched: Mapping[str, Sequence[Kernel]], groups: Iterable[Iterable[str]]) -> Floats:
@@ -287,7 +287,7 @@ class Costs:
         return times
 
     def peak_bytes(self, kernels: Iterable[Kernel], processor: str) -> int:
-        """Most bytes that one of the kernels reads and writes at the processor's precision."""
+        """Return the most bytes that one of the kernels reads and writes at the processor's precision."""
         item = ITEM_BYTES[self.predictor.device.processor(processor).check_precision(self.precision.get(processor))]
         return max([kernel.cost.reads + kernel.cost.writes for kernel in kernels], default=0) * item
 
@@ -319,7 +319,7 @@ class Costs:
         return whole
 
     def _undivided_depth(self, segment: Segment, scale: BranchScale, in_channels: int, names: tuple[str, ...]) -> FullDepth:
-        """A branch that is built in one piece, its kernels by block."""
+        """Return a branch that is built in one piece, its kernels by block."""
         design = SegmentDesign(segment.name, segment.start, segment.end, (scale,), "concat")
         graph = scale_branch(segment, design, 0, in_channels).graph
         blocks = {name: i for i, block in enumerate(segment.blocks) for name in block.ops}
@@ -335,13 +335,13 @@ class Costs:
         return FullDepth(built, applied, len(order))
 
     def _launch(self, graph: OpGraph, processor: str, names: Sequence[str]) -> tuple[list[Kernel], tuple[str, ...]]:
-        """Kernels of a graph, and the exact rewrites that were done."""
+        """Return the kernels of a graph, and the exact rewrites that were done."""
         return self.predictor.kernels(graph, processor, names), apply_exact_rewrites(graph, names)[1]
 
     def _build(
         self, segment: Segment, piece: _BlockPiece, scale: BranchScale, kept: Mapping[int, int], arriving: int | None, names: Sequence[str]
     ) -> BuiltBranch:
-        """A piece of a branch by itself; `arriving` are the channels of its input, if it is the first."""
+        """Return a piece of a branch by itself; `arriving` are the channels of its input, if it is the first."""
         channels, source = segment.channels, segment.graph
         widths = {name: channels.channels(name, kept) for name in (piece.start, *(op.name for op in piece.ops))}
         shape = source.by_name[piece.start].shape
@@ -358,7 +358,7 @@ class Costs:
         return BuiltBranch(tuple(kernels), sum(graph.op_facts(op).params for op in graph.ops), done)
 
     def _divided(self, segment: Segment, scale: BranchScale, backend: tuple[object, ...], names: tuple[str, ...]) -> list[_BlockPiece]:
-        """The blocks of a segment; none where they launch other kernels by themselves than in the segment."""
+        """Return the blocks of a segment; none where they launch other kernels by themselves than in the segment."""
         key = segment, backend, names
         if key not in self._built:
             pieces = _pieces(segment)
@@ -374,7 +374,7 @@ class Costs:
 
     @memoised
     def _change(self, segment: Segment, processor: str, width: int, channels: int) -> _Sums:
-        """Addition to a branch for other arriving channels."""
+        """Return the addition to a branch for other arriving channels."""
         before = self._full_depth(segment, processor, width, segment.in_width, "none").readers(segment.graph.consumers[segment.start])
         after = [_rewired(kernel, segment, channels) for kernel in before]
         weights = [new.cost.weights - old.cost.weights for old, new in zip(before, after, strict=True)]
@@ -384,7 +384,7 @@ class Costs:
 
 
 def _rewired(kernel: Kernel, segment: Segment, channels: int) -> Kernel:
-    """A kernel that reads the input of a segment, if that has other channels."""
+    """Return a kernel that reads the input of a segment, if that has other channels."""
     cost, more = kernel.cost, channels - segment.in_width
     pixels = prod(segment.graph.input.shape) // segment.in_width
     weights = cost.weights + cost.taps * cost.out_channels * more
@@ -443,15 +443,15 @@ class SegmentOptions:
         return self.exact or not (self.branched or self.candidates[0][0].dropped)
 
     def processors_used(self, host: str) -> set[str]:
-        """Processors that compute something: those of the branches, and the host where it computes the tail."""
+        """Return the processors that compute something: those of the branches, and the host where it computes the tail."""
         return {*self.processors, *((host,) if self.tail is not None else ())}
 
     def holder(self, host: str) -> str:
-        """Processor that holds the output: the host where branches meet, else that of the last branch."""
+        """Return the processor that holds the output: the host where branches meet, else that of the last branch."""
         return host if join_of(self.join).meets is not None and self.branched else self.processors[-1]
 
     def branches_of(self, index: int) -> list[BranchCost]:
-        """The branches of one combination."""
+        """Return the branches of one combination."""
         if self.exact:
             return [c[index] for c in self.candidates]
         return [c[i] for c, i in zip(self.candidates, self.scales_of(np.array([index]))[:, 0].tolist(), strict=True)]
@@ -463,14 +463,14 @@ class SegmentOptions:
         return np.array(np.unravel_index(numbers, [len(c) for c in self.candidates]), np.int64)
 
     def designs(self, index: int, costs: Costs) -> tuple[SegmentDesign, ...]:
-        """The design of one combination, and that of the tail."""
+        """Return the design of one combination, and that of the tail."""
         if self.tail is None:
             return (self.design(index, costs),)
         alone = BranchScale(costs.host, self.tail.depth, self.tail.width, align=costs.align(costs.host))
         return self.design(index, costs), SegmentDesign(self.tail.name, self.tail.start, self.tail.end, (alone,))
 
     def design(self, index: int, costs: Costs) -> SegmentDesign:
-        """The design of one combination, without the tail."""
+        """Return the design of one combination, without the tail."""
         chosen = self.branches_of(index)
         aligns = [costs.align(b.processor) for b in chosen]
         parts = [0] * len(chosen)

@@ -78,7 +78,7 @@ Factors = Mapping[UncertainFactor, Any]
 
 
 def link(processor: str, device: DeviceProfile) -> UncertainFactor:
-    """The link between the host and a processor, with the interval that its profile states.
+    """Return the link between the host and a processor, with the interval that its profile states.
 
     Where the constant of a measured inference replaces a transfer, which is part of it, the transfer is between both.
     """
@@ -95,7 +95,7 @@ def computing_factor_name(processor: str) -> str:
 
 
 def kernel_times(estimate: Estimate, device: DeviceProfile) -> dict[UncertainFactor, float]:
-    """The computation of an estimate by the numbers it is proportional to, ms."""
+    """Return the computation of an estimate by the numbers it is proportional to, ms."""
     family = estimate.processor.partition("[")[0]
     if not estimate.computing_ms:  # such as a part that launches no kernel: nothing takes time that could be off
         return {}
@@ -111,7 +111,7 @@ def kernel_times(estimate: Estimate, device: DeviceProfile) -> dict[UncertainFac
 
 
 def _times(processor: str, precision: str, spread: tuple[float, float]) -> UncertainFactor:
-    """All times of a processor in a precision."""
+    """Return all times of a processor in a precision."""
     low, high = (round(end, 9) for end in spread)
     return UncertainFactor(f"times of {processor} in {precision}", low, high, computing_factor_name(processor))
 
@@ -126,7 +126,7 @@ def handover_times(handover: Handover, device: DeviceProfile) -> dict[UncertainF
 
 
 def _ms(parts: Mapping[UncertainFactor, float], factors: Factors) -> Any:
-    """The time of all parts if their numbers are off by these factors; a number that has none is as predicted."""
+    """Return the time of all parts if their numbers are off by these factors; a number that has none is as predicted."""
     return sum((part * factors.get(key, 1.0) for key, part in parts.items()), 0.0)
 
 
@@ -143,7 +143,7 @@ def _draw_factor(unknown: UncertainFactor, draws: int) -> Floats:
 
 
 def fraction_true(draws: NDArray[np.bool_]) -> float:
-    """Probability of what some draws show, as Laplace estimates it: no number of draws makes anything certain."""
+    """Return the probability of what some draws show, as Laplace estimates it: no number of draws makes anything certain."""
     return float((np.sum(draws) + 1) / (draws.size + 2))
 
 
@@ -174,7 +174,7 @@ class UncertainStep:
     def of(
         cls, estimate: Estimate, device: DeviceProfile, links: Mapping[str, float], computing_ms: float, together: Mapping[str, float] = {}
     ) -> "UncertainStep":
-        """A branch whose estimated computation takes `computing_ms` while others compute, `together` with each other kind of processor."""
+        """Return a branch whose estimated computation takes `computing_ms` while others compute, `together` with each other kind of processor."""
         moving = {link(processor, device): ms for processor, ms in links.items()}
         alone, kind = kernel_times(estimate, device), kind_of(estimate.processor)
         if not alone:
@@ -194,7 +194,7 @@ class UncertainStep:
         return bool(self.fixed_ms or any((*self.parts.values(), *self.computing.values())))
 
     def ms(self, factors: Factors) -> Any:
-        """The time if numbers are off by these factors."""
+        """Return the time if numbers are off by these factors."""
         shares = (1 + share * (factors.get(key, 1.0) - 1) for key, share in self.contended.items())
         return _ms(self.computing, factors) * prod(shares) + _ms(self.parts, factors) + self.fixed_ms
 
@@ -208,11 +208,11 @@ class PredictedRun:
     parts: Mapping[UncertainFactor, float] = field(default_factory=dict)
 
     def ms(self, factors: Factors | None = None) -> float:
-        """The time if numbers are off by these factors."""
+        """Return the time if numbers are off by these factors."""
         return float(self._ms(factors or {}))
 
     def drawn_ms(self, factors: Mapping[UncertainFactor, Floats]) -> Floats:
-        """The run's time in each draw."""
+        """Return the run's time in each draw."""
         return np.broadcast_to(np.asarray(self._ms(factors), dtype=np.float64), (len(next(iter(factors.values()), np.ones(1))),))
 
     def _ms(self, factors: Factors) -> Floats | float:
@@ -239,7 +239,7 @@ class PredictedRun:
 def uncertain_run(
     steps: Sequence[Step], device: DeviceProfile, output: Mapping[str, float] = {}, handover: Handover | None = None
 ) -> PredictedRun:
-    """The steps of a timeline, each time by the number it is proportional to; the time of a join counts as known.
+    """Return the steps of a timeline, each time by the number it is proportional to; the time of a join counts as known.
 
     Args:
         output: Transfer of the result, ms by far end.
@@ -258,7 +258,7 @@ def uncertain_run(
 
 
 def single_run(estimate: Estimate, device: DeviceProfile) -> PredictedRun:
-    """A whole network on one processor."""
+    """Return a whole network on one processor."""
     return PredictedRun([UncertainStep(kernel_times(estimate, device))], handover_times(estimate.handover, device))
 
 
@@ -383,7 +383,7 @@ def certainty(
     single: str | None,
     others: Mapping[str, PredictedRun] = MappingProxyType({}),
 ) -> Certainty:
-    """Confidence of a recommendation, and the measurements that it depends on.
+    """Return the confidence of a recommendation, and the measurements that it depends on.
 
     Args:
         single: Names the control that is the best single processor.
@@ -416,7 +416,7 @@ def certainty(
 
 
 def at_links(branched: PredictedRun, single: PredictedRun | None, factor_of: Callable[[UncertainFactor], float]) -> LinkFigure:
-    """The two runs if transfers took other times than stated."""
+    """Return the two runs if transfers took other times than stated."""
     links = {key for run in (branched, single) if run for key in run.unknowns if key.what.startswith(LINK)}
     factors = {key: factor_of(key) for key in links or {UncertainFactor(LINK, *LINK_SPREAD)}}
     ms = branched.ms(factors)
@@ -442,7 +442,7 @@ def _scale_factor(
 
 
 def _crossover(branched: PredictedRun, single: PredictedRun, processor: str) -> float | None:
-    """The branched run only gets faster as others do, and the single processor stays as it is."""
+    """Return the branched run only gets faster as others do, and the single processor stays as it is."""
     own, prefix, bound = computing_factor_name(processor), computing_factor_name(""), single.ms()
     others = [key for key in branched.unknowns if key.group.startswith(prefix) and key.group != own]
 
@@ -502,14 +502,14 @@ def processor_lead(graph: OpGraph, predictor: LatencyPredictor, precision: Mappi
 
 
 def _exchange_ms(predictor: LatencyPredictor, processor: str, precision: str) -> float:
-    """The fixed time of a link, there and back; nothing for the host."""
+    """Return the fixed time of a link, there and back; nothing for the host."""
     if is_host(processor):
         return 0.0
     return predictor.links.ms(HOST, processor, 0, precision) + predictor.links.ms(processor, HOST, 0, precision)
 
 
 def divided_ms(times: Mapping[str, float], exchange: Mapping[str, float]) -> float:
-    """When all of a network is computed, if each processor works from the end of its exchange on: Σ (T − e) ÷ t is 1."""
+    """Return when all of a network is computed, if each processor works from the end of its exchange on: Σ (T − e) ÷ t is 1."""
     rate, begun, number = 0.0, 0.0, float("inf")
     for name in sorted(times, key=lambda item: exchange[item]):
         if exchange[name] >= number:
@@ -521,6 +521,6 @@ def divided_ms(times: Mapping[str, float], exchange: Mapping[str, float]) -> flo
 
 
 def ideal_split_ms(graph: OpGraph, processors: Sequence[str], predictor: LatencyPredictor, precision: Mapping[str, str]) -> float:
-    """The original divided over the processors without any loss: 1 / Σ 1/t, ms."""
+    """Return the original divided over the processors without any loss: 1 / Σ 1/t, ms."""
     times = {name: predictor.predict(graph, name, precision.get(name)).computing_ms for name in processors}
     return divided_ms(times, dict.fromkeys(times, 0.0))

@@ -33,7 +33,7 @@ from stretch.planning.network.segments import Segment, backbone_of, memoised
 
 
 def sum_by_key(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """Sums by name, in the order in which names come."""
+    """Return the sums by name, in the order in which names come."""
     result: dict[str, float] = {}
     for name, ms in pairs:
         result[name] = result.get(name, 0.0) + ms
@@ -244,12 +244,12 @@ class Timeline:
 
 
 def run_mj(run: Timeline, device: DeviceProfile) -> float | None:
-    """Energy of the processors that have work, mJ (paper 003, section 7.3): while they compute, and while they wait where that power is known."""
+    """Return the energy of the processors that have work, mJ (paper 003, section 7.3): while they compute, and while they wait where that power is known."""
     return EnergyModel(device).plan_mj(busy_ms(run), run.makespan_ms)
 
 
 def busy_ms(run: Timeline) -> dict[str, float]:
-    """How long each processor computes in a run, ms."""
+    """Return how long each processor computes in a run, ms."""
     return computed_ms([*(branch for row in run.segments for branch in row.branches), *(side.time for side in run.sides)])
 
 
@@ -258,7 +258,7 @@ HANDOVER_SHARE = 0.02
 
 
 def parallel_ms(spans: Iterable[tuple[str, float, float]]) -> float:
-    """How long at least two processors compute at once, ms; a span is a processor, when it begins and when it ends."""
+    """Return how long at least two processors compute at once, ms; a span is a processor, when it begins and when it ends."""
     spans = list(spans)
     times = sorted({time for _, *ends in spans for time in ends})
     shared = (b - a for a, b in pairwise(times) if len({name for name, start, end in spans if start <= a and b <= end}) > 1)
@@ -266,7 +266,7 @@ def parallel_ms(spans: Iterable[tuple[str, float, float]]) -> float:
 
 
 def computing_spans(run: Timeline) -> list[tuple[str, float, float]]:
-    """When each branch and side of a run computes, for `parallel_ms`."""
+    """Return when each branch and side of a run computes, for `parallel_ms`."""
     jobs = [(row.start_ms, branch) for row in run.segments for branch in row.branches] + [(0.0, side.time) for side in run.sides]
     begins = [(job, at + job.start_ms + job.in_ms) for at, job in jobs]
     return [(job.scale.processor, at, at + job.ms + job.contention_ms) for job, at in begins]
@@ -300,7 +300,7 @@ class Timelines:
         self._graph, self._design, self._costs, self._backbone = graph, design, costs, backbone_of(graph)
 
     def timeline(self, sides: Sequence[SideDesign]) -> Timeline:
-        """The run with the sides where they are placed."""
+        """Return the run with the sides where they are placed."""
         placed = {side.name: side.processor for side in sides}
         design, costs = replace(self._design, sides=tuple(sides)), self._costs
         # an inference begins and ends on the host, or on the one processor that runs all of it, which the hand-over leads to
@@ -348,7 +348,7 @@ class Timelines:
 
     @memoised
     def _backbone_times(self, holder: str, home: str) -> tuple[list[SegmentTime], dict[str, str]]:
-        """The segments, and the processor that holds the end of each; results of the network are needed at `home`."""
+        """Return the segments, and the processor that holds the end of each; results of the network are needed at `home`."""
         graph, design, costs, backbone = self._graph, self._design, self._costs, self._backbone
         returned = graph.outputs if len(graph.outputs) > 1 or backbone.sides else ()
         channels = width(backbone.graph.input.shape)
@@ -379,7 +379,7 @@ def segment_time(
     costs: Costs,
     home: str | None = None,
 ) -> tuple[SegmentTime, str]:
-    """One segment as if it began at once, and the processor that holds its end; `home` is where a result of the network is needed."""
+    """Return one segment as if it began at once, and the processor that holds its end; `home` is where a result of the network is needed."""
     joined, division = len(part.branches) > 1, part.division
     graphs = [run_graph(built, scale) for built, scale in zip(scaled, part.branches, strict=True)]
     if join_of(part.join).hands_on:
@@ -413,7 +413,7 @@ def segment_time(
 
 
 def side_by_side(branches: Sequence[BranchTime], device: DeviceProfile) -> tuple[BranchTime, ...]:
-    """Branches that begin together, each slower, or faster, while another one computes."""
+    """Return the branches that begin together, each slower, or faster, while another one computes."""
     works, names = [], [branch.scale.processor for branch in branches]
     for branch, processor in zip(branches, names, strict=True):
         beside = contention_factors(device, processor, branch.estimate.computing.shares, names)

@@ -19,7 +19,7 @@ _EXAMPLE = "a design has [[segments]] with name and branches = [{processor, dept
 
 
 def safe_name(processor: str) -> str:
-    """A processor's name as a part of module and operator names: ``cpu[1large]`` → ``on_cpu_1large``, so that no branch hides torch's `Module.cpu`."""
+    """Return a processor's name as a part of module and operator names: ``cpu[1large]`` → ``on_cpu_1large``, so that no branch hides torch's `Module.cpu`."""
     return "on_" + "".join(c if c.isalnum() else "_" for c in processor).strip("_")
 
 
@@ -124,7 +124,7 @@ class BranchDesign:
 
 
 def undivided(design: BranchDesign) -> BranchDesign:
-    """The design with every segment whose branches share weights in one piece, on its first processor: the same network, with the same weights."""
+    """Return the design with every segment whose branches share weights in one piece, on its first processor: the same network, with the same weights."""
     return replace(design, segments=tuple(part.undivided if part.shares_weights else part for part in design.segments))
 
 
@@ -175,7 +175,7 @@ def load_draft(path: Path) -> DesignDraft:
 
 
 def design_to_toml(design: BranchDesign) -> str:
-    """The design as a TOML file that `load_draft` reads back."""
+    """Return the design as a TOML file that `load_draft` reads back."""
     table: dict[str, Any] = msgspec.to_builtins(design)
     for branch in (branch for segment in table["segments"] for branch in segment["branches"]):
         for word in DIVISION_NAMES:

@@ -48,7 +48,7 @@ class Taken:
     zeros: tuple[str, ...] = ()  # Weights that are zero, since another branch has them.
 
     def rows(self, count: int) -> Channels:
-        """Its rows of a weight that has `count` rows in the whole operator."""
+        """Return its rows of a weight that has `count` rows in the whole operator."""
         return weight_rows(self.channels, self.width, count)
 
 
@@ -77,7 +77,7 @@ class Division:
     # a design
 
     def join(self, segment: Segment) -> str:
-        """The join of a design that names none."""
+        """Return the join of a design that names none."""
         return self.joins[0]
 
     def check(self, segment: Segment, design: Any, shares: Sequence[Share]) -> None:
@@ -89,7 +89,7 @@ class Division:
         raise NotImplementedError
 
     def text(self, share: Share) -> str:
-        """A share in a few words."""
+        """Return a share in a few words."""
         return f"{self.word} {':'.join(map(str, share))}"
 
     # the timeline
@@ -99,13 +99,13 @@ class Division:
         return graph
 
     def repeated_ms(self, whole: OpGraph, pieces: Sequence[tuple[OpGraph, Estimate, float]]) -> float:
-        """Time of computations that several branches repeat, ms; `pieces` has the graph, estimate and contention factor of each branch."""
+        """Return the time of computations that several branches repeat, ms; `pieces` has the graph, estimate and contention factor of each branch."""
         return 0.0
 
     # the search
 
     def candidates(self, parts: Any) -> Iterable[tuple[int, Any]]:
-        """Options (`SegmentOptions`) of parts of a `stretch.planning.search.parts.PartSpace`, and of runs of parts, each by its first part."""
+        """Return the options (`SegmentOptions`) of parts of a `stretch.planning.search.parts.PartSpace`, and of runs of parts, each by its first part."""
         raise NotImplementedError
 
     def divisible_tensors(self, graph: OpGraph) -> Collection[str]:
@@ -113,7 +113,7 @@ class Division:
         return ()
 
     def obstacle(self, graph: OpGraph) -> str | None:
-        """The reason why a network, or a part of one, cannot be divided; None if there is no single reason."""
+        """Return the reason why a network, or a part of one, cannot be divided; None if there is no single reason."""
         return None
 
     def remark(self, stages: Sequence[Segment]) -> str | None:
@@ -123,7 +123,7 @@ class Division:
 
 @cache
 def divisions() -> dict[str, Division]:
-    """Every division, by its name; the files are imported at the first call."""
+    """Return every division, by its name; the files are imported at the first call."""
     result: dict[str, Division] = {}
     for word in DIVISION_NAMES:
         result[word] = import_module(f"stretch.planning.divisions.{word}").DIVISION
@@ -137,12 +137,12 @@ def exact_kinds() -> tuple[str, ...]:
 
 
 def of_kinds(kinds: Collection[str]) -> list[Division]:
-    """The divisions that a request asks for."""
+    """Return the divisions that a request asks for."""
     return [division for division in divisions().values() if division.kind in kinds]
 
 
 def with_shares(branch: type[T]) -> type[T]:
-    """A class of branches with a field for the share of each division; at most one of these fields is not None."""
+    """Return a class of branches with a field for the share of each division; at most one of these fields is not None."""
     name, namespace = branch.__name__, {"__doc__": branch.__doc__, "__module__": branch.__module__}
     if issubclass(branch, msgspec.Struct):
         fields = [(word, Share | None, None) for word in DIVISION_NAMES]
@@ -158,13 +158,13 @@ def shares_of(branch: object) -> dict[str, Share]:
 
 
 def range_of(share: Share) -> tuple[int, int]:
-    """The bounds of a share that is a range, of a segment that was checked."""
+    """Return the bounds of a share that is a range, of a segment that was checked."""
     start, stop = map(int, share)
     return start, stop
 
 
 def division_of(design: Any) -> Division | None:
-    """The division of a segment; None where it is whole, or its branches are scaled copies."""
+    """Return the division of a segment; None where it is whole, or its branches are scaled copies."""
     words = {word for branch in design.branches for word in shares_of(branch)}
     named = [division for word, division in divisions().items() if word in words] if words else []
     eligible = [division for division in (named or divisions().values()) if design.join in division.joins]
@@ -200,7 +200,7 @@ def check_division(segment: Segment, design: Any, division: Division) -> None:
 def check_ranges(
     where: str, division: Division, names: Sequence[str], shares: Sequence[Share], count: int, what: str, of: str
 ) -> list[tuple[int, int]]:
-    """The shares as ranges that follow each other from 0 to `count`, none of them empty."""
+    """Return the shares as ranges that follow each other from 0 to `count`, none of them empty."""
     at, ranges = 0, []
     for name, share in zip(names, shares, strict=True):
         if len(share) != 2 or not all(isinstance(bound, int) for bound in share):

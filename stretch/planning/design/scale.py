@@ -51,7 +51,7 @@ _RATIOS = tuple(n / 64 for n in range(1, 65))
 
 
 def scaled_units(units: int, per: int, ratio: float, align: int) -> int:
-    """Units a group keeps at a width ratio, its channels a multiple of `align` where it is large enough."""
+    """Return the units a group keeps at a width ratio, its channels a multiple of `align` where it is large enough."""
     if ratio == 1:
         return units
     step = align // gcd(align, per)
@@ -62,12 +62,12 @@ def scaled_units(units: int, per: int, ratio: float, align: int) -> int:
 
 
 def aligns(device: DeviceProfile, processors: Iterable[str]) -> dict[str, int]:
-    """Channels that each processor computes at a time, of which its branches' widths are multiples."""
+    """Return the channels that each processor computes at a time, of which its branches' widths are multiples."""
     return {name: device.processor(name).width_slice for name in processors}
 
 
 def legal_widths(segment: Segment, align: int, floor: float = 0.0, ceiling: float = 1.0) -> list[int]:
-    """Widths a branch of `segment` may have, ascending, the original among them; `ceiling` is above 1 where a sequential control widens."""
+    """Return the widths a branch of `segment` may have, ascending, the original among them; `ceiling` is above 1 where a sequential control widens."""
     full = segment.width
     if segment.fixed_width:
         return [full]
@@ -81,7 +81,7 @@ def legal_widths(segment: Segment, align: int, floor: float = 0.0, ceiling: floa
 
 
 def backbone_widths(channels: ChannelGroups, pieces: Pieces, align: int) -> dict[int, float]:
-    """Width of a concatenated backbone → the ratio of its groups; what comes from the input stays."""
+    """Return the width of a concatenated backbone → the ratio of its groups; what comes from the input stays."""
     scaled = [(group, size) for group, size in pieces if group not in channels.frozen and group != channels.input_group]
     stays = sum(channels.units[group] * size for group, size in pieces if group in channels.frozen or group == channels.input_group)
     # backbones of dozens of pieces have few that differ
@@ -93,13 +93,13 @@ def backbone_widths(channels: ChannelGroups, pieces: Pieces, align: int) -> dict
 
 
 def partitions(width: int, widths: Sequence[int], align: int) -> list[int]:
-    """Channels each branch of a `project` join contributes: in proportion to its width, in steps of `align`, or 1 where that does not divide `width`."""
+    """Return the channels each branch of a `project` join contributes: in proportion to its width, in steps of `align`, or 1 where that does not divide `width`."""
     result: list[int] = each_partitions(width, np.array(widths)[:, None], align)[:, 0].tolist()
     return result
 
 
 def each_partitions(width: int, widths: NDArray[np.int64], align: int) -> NDArray[np.int64]:
-    """The same for many combinations of widths (branches × combinations)."""
+    """Return the same for many combinations of widths (branches × combinations)."""
     count = len(widths)
     if width < count:
         raise StretchError(f"{width} channels cannot be divided among {count} branches", "use fewer processors, or join by `sum`")
@@ -121,7 +121,7 @@ def each_partitions(width: int, widths: NDArray[np.int64], align: int) -> NDArra
 
 @memoised
 def dropped_blocks(segment: Segment, depth: int) -> set[int]:
-    """Numbers of the blocks that a segment with only `depth` of them does not have.
+    """Return the numbers of the blocks that a segment with only `depth` of them does not have.
 
     Units go from the end of the run that keeps the largest part of its own, so that merged stages shrink evenly.
     """
@@ -140,12 +140,12 @@ def dropped_blocks(segment: Segment, depth: int) -> set[int]:
 
 
 def missing_blocks(segment: Segment, depth: int, dropped: Sequence[int] = ()) -> set[int]:
-    """Numbers of the blocks that a branch does without: those that are given, or as `dropped_blocks` has it."""
+    """Return the numbers of the blocks that a branch does without: those that are given, or as `dropped_blocks` has it."""
     return set(dropped) or dropped_blocks(segment, depth)
 
 
 def drop_units(segment: Segment, depth: int, dropped: Sequence[int] = ()) -> OpGraph:
-    """The segment with only `depth` blocks left, as `missing_blocks` has it."""
+    """Return the segment with only `depth` blocks left, as `missing_blocks` has it."""
     removed = missing_blocks(segment, depth, dropped)
     units = {i for i, block in enumerate(segment.blocks) if block.removable}
     if not removed <= units or len(removed) != segment.depth - depth:
@@ -171,13 +171,13 @@ def drop_units(segment: Segment, depth: int, dropped: Sequence[int] = ()) -> OpG
 
 
 def narrowed_ops(source: OpGraph, channels: ChannelGroups, kept: Mapping[int, int]) -> list[Op]:
-    """The operators of a graph whose channel groups keep some of their units; their attributes are those of the channels that are left."""
+    """Return the operators of a graph whose channel groups keep some of their units; their attributes are those of the channels that are left."""
     widths = channels.widths(kept)
     return [narrowed_op(op, source, channels, kept, widths) if op.inputs else op for op in source.ops]
 
 
 def narrowed_op(op: Op, source: OpGraph, channels: ChannelGroups, kept: Mapping[int, int], widths: Mapping[str, int]) -> Op:
-    """One of these operators."""
+    """Return one of these operators."""
     first, scaled = op.inputs[0], kind_of(op.kind).scaled
     if scaled is unscaled:
         return op
@@ -190,7 +190,7 @@ def narrowed_op(op: Op, source: OpGraph, channels: ChannelGroups, kept: Mapping[
 
 
 def check_sides(backbone: Backbone, design: BranchDesign) -> list[str]:
-    """The processor of each side of a backbone, in order."""
+    """Return the processor of each side of a backbone, in order."""
     names, placed = [side.name for side in backbone.sides], [side.name for side in design.sides]
     if names != placed:
         required, given = (", ".join(value) or "none" for value in (names, placed))
@@ -245,7 +245,7 @@ class ScaledBranch:
 
 
 def kept_units(segment: Segment, source: OpGraph, channels: ChannelGroups, scale: BranchScale, in_channels: int) -> dict[int, int]:
-    """Units that each group of `source` keeps in a branch."""
+    """Return the units that each group of `source` keeps in a branch."""
     where = f"branch `{segment.name}.{scale.processor}`"
     full = width(source.by_name[source.output].shape)
     per = channels.per_unit
@@ -278,14 +278,14 @@ def kept_units(segment: Segment, source: OpGraph, channels: ChannelGroups, scale
 
 
 def backbone_parts(design: SegmentDesign, width: int) -> list[int]:
-    """How many channels of the original backbone each branch answers for, in order of the branches."""
+    """Return how many channels of the original backbone each branch answers for, in order of the branches."""
     if join_of(design.join).divides:
         return [b.partition for b in design.branches]
     return partitions(width, [b.width for b in design.branches], 1)
 
 
 def scale_branch(segment: Segment, design: SegmentDesign, index: int, in_channels: int) -> ScaledBranch:
-    """Branch number `index` of a segment."""
+    """Return the branch number `index` of a segment."""
     scale = design.branches[index]
     if inexact_rewrites(scale.rewrites) != segment.rewrites:
         segment = rewrite_segment(segment, scale.rewrites)
@@ -315,14 +315,14 @@ def scale_branch(segment: Segment, design: SegmentDesign, index: int, in_channel
 
 
 def whole_branch(segment: Segment, design: SegmentDesign, in_channels: int) -> ScaledBranch:
-    """A segment in one piece that is divided exactly, for a number of arriving channels."""
+    """Return a segment in one piece that is divided exactly, for a number of arriving channels."""
     if in_channels != segment.in_width:
         return scale_branch(segment, design.undivided, 0, in_channels)
     return ScaledBranch(segment.graph, segment.graph, segment.channels, dict(segment.channels.units), 0)
 
 
 def scale_branches(segment: Segment, design: SegmentDesign, in_channels: int) -> list[ScaledBranch]:
-    """Every branch of a segment, in the order of its design."""
+    """Return every branch of a segment, in the order of its design."""
     check_join(segment, design)
     division = design.division
     if division is None:
@@ -338,7 +338,7 @@ def _pointwise(out: int, *, bias: bool) -> dict[str, Attr]:
 
 
 def entry_ops(segment: Segment, scale: BranchScale, width: int, start: int) -> list[Op]:
-    """The operators with which a branch begins."""
+    """Return the operators with which a branch begins."""
     if scale.entry == "slice":
         if width > segment.in_width:
             problem = f"branch `{segment.name}.{scale.processor}` cannot slice {width} of {segment.in_width} channels"
@@ -350,13 +350,13 @@ def entry_ops(segment: Segment, scale: BranchScale, width: int, start: int) -> l
 
 
 def join_width(segment: Segment, design: SegmentDesign) -> int:
-    """Channels behind the segment's meeting point."""
+    """Return the channels behind the segment's meeting point."""
     join = join_of(design.join)
     return sum(b.width for b in design.branches) if join.widens else segment.width
 
 
 def design_segments(graph: OpGraph, design: BranchDesign) -> list[Segment]:
-    """The original segments a design speaks of."""
+    """Return the original segments a design speaks of."""
     graph = backbone_of(graph).graph
     at = graph.input.name
     segments = []
@@ -382,7 +382,7 @@ def design_segments(graph: OpGraph, design: BranchDesign) -> list[Segment]:
 
 
 def scaled_branches(graph: OpGraph, design: BranchDesign) -> list[list[ScaledBranch]]:
-    """Every branch of every segment, in order."""
+    """Return every branch of every segment, in order."""
     result: list[list[ScaledBranch]] = []
     channels = width(backbone_of(graph).graph.input.shape)
     for segment, part in zip(design_segments(graph, design), design.segments, strict=True):
@@ -392,7 +392,7 @@ def scaled_branches(graph: OpGraph, design: BranchDesign) -> list[list[ScaledBra
 
 
 def remaining_shared_weights(graph: OpGraph, design: BranchDesign) -> list[SharedWeight]:
-    """The weights that operators of a network share and that a design keeps in one piece: its operators share them too."""
+    """Return the weights that operators of a network share and that a design keeps in one piece: its operators share them too."""
     if not any(SHARED in op.tags for op in graph.ops):
         return []
     branches = [branch.graph for branches in scaled_branches(graph, undivided(design)) for branch in branches]
@@ -400,12 +400,12 @@ def remaining_shared_weights(graph: OpGraph, design: BranchDesign) -> list[Share
 
 
 def run_graph(branch: ScaledBranch, scale: BranchScale) -> OpGraph:
-    """A branch as its processor runs it: exact rewrites put other operators in the place of some, which have parts of their weights."""
+    """Return a branch as its processor runs it: exact rewrites put other operators in the place of some, which have parts of their weights."""
     return apply_exact_rewrites(branch.graph, scale.rewrites)[0]
 
 
 def scaled_graph(graph: OpGraph, design: BranchDesign, branched: Sequence[Sequence[ScaledBranch]] | None = None) -> OpGraph:
-    """The branched network (the paper's G_branch).
+    """Return the branched network (the paper's G_branch).
 
     Operators are called ``<segment>_<processor>_<original name>``, joins ``<segment>_join``. Tags say `origin`, `segment`, `processor`,
     `subgraph` and `meeting_point` (``true`` on the operator that ends a meeting).
@@ -450,12 +450,12 @@ def _shared_name(op: Op, shared: Collection[tuple[str, str]]) -> str:
 
 
 def host_processor(design: BranchDesign) -> str:
-    """The processor that waits and joins: the design's host, else its first processor."""
+    """Return the processor that waits and joins: the design's host, else its first processor."""
     return host_among(design.processors) or design.processors[0]
 
 
 def _rename_branch(segment: str, name: str, processor: str, branch: OpGraph, handed: Mapping[str, str]) -> tuple[list[Op], dict[str, str]]:
-    """Operators of a branch with their names in the whole network, and the names of its outputs there."""
+    """Return the operators of a branch with their names in the whole network, and the names of its outputs there."""
     prefix = f"{segment}_{safe_name(name)}_"
     names: Mapping[str, str] = {op.name: handed[op.name] if op.kind == "input" else prefix + op.name for op in branch.ops}
     tags = {"segment": segment, "processor": processor, "subgraph": f"{segment}.{name}", "meeting_point": "false"}
@@ -499,7 +499,7 @@ def resolve_design(draft: DesignDraft, graph: OpGraph, device: str, align: Mappi
 
 
 def _resolve_sides(draft: DesignDraft, backbone: Backbone, default: str, align: Mapping[str, int]) -> tuple[SideDesign, ...]:
-    """Where the parts other than the backbone run: as the draft says, else on the default processor."""
+    """Return where the parts other than the backbone run: as the draft says, else on the default processor."""
     sides = {side.name: side.processor for side in draft.sides}
     names = [side.name for side in backbone.sides]
     for name, processor in sides.items():
@@ -511,7 +511,7 @@ def _resolve_sides(draft: DesignDraft, backbone: Backbone, default: str, align: 
 
 
 def _resolve_segments(draft: DesignDraft, graph: OpGraph) -> list[tuple[Segment, SegmentDraft | None]]:
-    """Every part of the network with its draft, in order; parts without one keep the network's own stages."""
+    """Return every part of the network with its draft, in order; parts without one keep the network's own stages."""
     stages = {s.name: s for s in split_segments(graph)}
     result: list[tuple[Segment, SegmentDraft | None]] = []
     at = graph.input.name
@@ -540,7 +540,7 @@ def _resolve_segments(draft: DesignDraft, graph: OpGraph) -> list[tuple[Segment,
 
 
 def _segments_between(graph: OpGraph, start: str, end: str, stages: dict[str, Segment]) -> list[Segment]:
-    """The network's own stages from cut point `start` to `end`, cut where the design cuts them."""
+    """Return the network's own stages from cut point `start` to `end`, cut where the design cuts them."""
     pieces, at = [], start
     while graph.position[at] < graph.position[end]:
         stage = next(s for s in stages.values() if graph.position[s.end] > graph.position[at])

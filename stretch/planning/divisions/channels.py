@@ -66,7 +66,7 @@ def find_hidden(graph: OpGraph) -> Hidden:
 
 
 def _is_read_beside(graph: OpGraph, projection: str, tail: Collection[str]) -> bool:
-    """Whether an operator outside of the tail reads a sum and takes part in the output, or one of the tail reads two sums."""
+    """Return whether an operator outside of the tail reads a sum and takes part in the output, or one of the tail reads two sums."""
     sums = {projection, *tail}
     if any(sum(arguments in sums for arguments in graph.by_name[name].inputs) != 1 for name in tail):
         return True
@@ -75,7 +75,7 @@ def _is_read_beside(graph: OpGraph, projection: str, tail: Collection[str]) -> b
 
 
 def divided_tensor(graph: OpGraph, *, hidden: bool) -> str:
-    """The tensor whose channels branches divide: the output, or the hidden one."""
+    """Return the tensor whose channels branches divide: the output, or the hidden one."""
     fixed = next((op for op in graph.ops if kind_of(op.kind).stated), None)
     if fixed is not None:
         reason = f"operator `{fixed.name}` ({fixed.attrs.get('variant', fixed.kind)}) only states the shape of what it computes, not its channels"
@@ -90,20 +90,20 @@ def divided_tensor(graph: OpGraph, *, hidden: bool) -> str:
 
 
 def channel_step(graph: OpGraph, tensor: str) -> int:
-    """Channels that belong together: those of a group of each grouped convolution, of a head, the pixels of a flattened image."""
+    """Return the channels that belong together: those of a group of each grouped convolution, of a head, the pixels of a flattened image."""
     one = Channels(0, 1)
     return lcm(*[len(graph.op_slice(graph.by_name[name], one).computes) for name in _computed_in_part(graph, tensor)[0]])
 
 
 def is_between_groups(graph: OpGraph, tensor: str, channels: Channels) -> bool:
-    """Whether a range of a tensor's channels is computed without others: it begins and ends where a group does."""
+    """Return whether a range of a tensor's channels is computed without others: it begins and ends where a group does."""
     partly, _ = _computed_in_part(graph, tensor)
     need = needed_channels(graph, {tensor: channels})
     return all(graph.op_slice(graph.by_name[name], need[name]).computes == need[name] for name in partly if name in need)
 
 
 def needed_channels(graph: OpGraph, start: Mapping[str, Channels]) -> dict[str, Channels]:
-    """Channels of every tensor that those of some tensors need, by name; those of no use are left out."""
+    """Return the channels of every tensor that those of some tensors need, by name; those of no use are left out."""
     need = dict(start)
     for op in reversed(graph.ops):
         channels = need.get(op.name)
@@ -284,7 +284,7 @@ class _Tensor:
 
 
 def _tensors(graph: OpGraph, part: Segment) -> list[_Tensor]:
-    """Tensors of a part that may be divided; not where halves compute too much twice."""
+    """Return the tensors of a part that may be divided; not where halves compute too much twice."""
     tensors = []
     for join in (OUTPUT, HIDDEN):
         segment, tail = _sections(graph, part, join)
@@ -318,11 +318,11 @@ class _DividedPart(Divisible):
         return self.tensor.segment
 
     def unit(self, order: Sequence[str]) -> int:
-        """Channels of a step; the rest behind the last whole step belongs to the last branch."""
+        """Return the channels of a step; the rest behind the last whole step belongs to the last branch."""
         return lcm(self.tensor.step, *(self.space.costs.align(name) for name in order))
 
     def complete(self, options: SegmentOptions) -> SegmentOptions:
-        """Options with the tail."""
+        """Return the options with the tail."""
         if self.tensor.tail is None:
             return options
         host, tail = self.space.costs.host, self.space.costs.whole(self.tensor.tail, self.space.costs.host)
@@ -342,7 +342,7 @@ class _ChannelCandidates(RangeCandidates):
         self._costs: dict[tuple[int, Channels, str], BranchCost] = {}
 
     def candidates(self) -> Iterator[tuple[int, SegmentOptions]]:
-        """The divided part for each sequence of processors, by the number of the part."""
+        """Yield the divided part for each sequence of processors, by the number of the part."""
         tensors, host = self.space.costs.cache_of("divided tensors"), self.space.costs.host
         structures = [structure(part.graph) for part in self.parts.parts]
         divided_parts: dict[Structure, list[_DividedPart]] = {}
@@ -433,7 +433,7 @@ class _ChannelRanges(Division):
         return list(_ChannelCandidates(parts).candidates())
 
     def divisible_tensors(self, graph: OpGraph) -> set[str]:
-        """Channels of the output, hidden ones, or heads of attention."""
+        """Return the channels of the output, hidden ones, or heads of attention."""
         words = set()
         for hidden in (True, False):
             with suppress(StretchError):

@@ -51,7 +51,7 @@ class TaskGraph:
     reads: tuple[tuple[tuple[int, str], ...], ...]
 
     def __len__(self) -> int:
-        """How many tasks there are."""
+        """Return how many tasks there are."""
         return len(self.ops)
 
     @cached_property
@@ -71,14 +71,14 @@ class TaskGraph:
 
 
 def find_tasks(graph: OpGraph, launched: Sequence[Sequence[Kernel]], *, chained: bool = True) -> TaskGraph:
-    """The tasks of a segment; the finest ones where chains are not one task."""
+    """Return the tasks of a segment; the finest ones where chains are not one task."""
     sets = [kernel.ops for kernels in launched for kernel in kernels]
     fused = _quotient_graph(graph, components((op.name for op in graph.ops if op.kind != "input"), sets))
     return _quotient_graph(graph, _chain_groups(fused)) if chained else fused
 
 
 def _quotient_graph(graph: OpGraph, groups: Sequence[Sequence[str]]) -> TaskGraph:
-    """Groups of operators as tasks, in an order in which they can run; a kernel's inner operators have no other reader, so there is no cycle."""
+    """Return the groups of operators as tasks, in an order in which they can run; a kernel's inner operators have no other reader, so there is no cycle."""
     of = {name: number for number, names in enumerate(groups) for name in names}
     reads: list[dict[tuple[int, str], None]] = [{} for _ in groups]
     for name, current in of.items():
@@ -97,7 +97,7 @@ def _quotient_graph(graph: OpGraph, groups: Sequence[Sequence[str]]) -> TaskGrap
 
 
 def _chain_groups(tasks: TaskGraph) -> list[list[str]]:
-    """Operators of each run of tasks in which each is all that the next one waits for, and nothing else waits for it.
+    """Return the operators of each run of tasks in which each is all that the next one waits for, and nothing else waits for it.
 
     A tensor that skips over a task does not part it from its neighbours: what reads it waits for the task as well. So
     of what a task waits for only the last count, those that no other of them waits for (the transitive reduction).
@@ -161,7 +161,7 @@ class PlacementProblem:
         self._waiting: tuple[tuple[int, ...], list[list[int]], list[int]] = ((), [], [])
 
     def jobs(self, groups: Sequence[Sequence[int]], processors: Sequence[int]) -> list[Job]:
-        """Groups of tasks, which run one after the other on a processor, as jobs; a tensor that several of a group read crosses once."""
+        """Return the groups of tasks, which run one after the other on a processor, as jobs; a tensor that several of a group read crosses once."""
         of = {task: number for number, group in enumerate(groups) for task in group}
         result = []
         for number, group in enumerate(groups):
@@ -179,7 +179,7 @@ class PlacementProblem:
         return result
 
     def time(self, processors: Sequence[int], order: Sequence[int]) -> float:
-        """Milliseconds of tasks on processors, in an order of preference."""
+        """Return the milliseconds of tasks on processors, in an order of preference."""
         if self._waiting[0] != tuple(order):
             number = {task: i for i, task in enumerate(order)}
             self._waiting = (tuple(order), *waiting([[number[source] for source in self.tasks.sources[task]] for task in order]))
@@ -196,7 +196,7 @@ class PlacementProblem:
 
 
 def ranks(problem: PlacementProblem) -> list[float]:
-    """The longest way from the start of each task to the end, with times and transfers averaged over processors: HEFT's upward rank."""
+    """Return the longest way from the start of each task to the end, with times and transfers averaged over processors: HEFT's upward rank."""
     pairs = [(a, b) for a in range(problem.count) for b in range(problem.count)]
     result = [0.0] * len(problem.tasks)
     for task in reversed(range(len(problem.tasks))):
@@ -210,7 +210,7 @@ def ranks(problem: PlacementProblem) -> list[float]:
 
 
 def place(problem: PlacementProblem) -> Placement:
-    """The fastest placement that is found: list scheduling and everything on one processor, each improved by moves."""
+    """Return the fastest placement that is found: list scheduling and everything on one processor, each improved by moves."""
     rank, last = ranks(problem), len(problem.tasks) - 1
     order = sorted(range(last + 1), key=lambda task: (-rank[task], task))
     starts = [_list_schedule(problem, order), *([processor] * last + [problem.end] for processor in range(problem.count))]
@@ -237,7 +237,7 @@ def place(problem: PlacementProblem) -> Placement:
 
 
 def _list_schedule(problem: PlacementProblem, order: Sequence[int]) -> list[int]:
-    """Each task where it would end first, one after the other in this order."""
+    """Return each task where it would end first, one after the other in this order."""
     free, ends = [0.0] * problem.count, [0.0] * len(problem.tasks)
     processors = [0] * len(problem.tasks)
     last = len(problem.tasks) - 1
@@ -320,7 +320,7 @@ def subgraphs_of(graph: OpGraph, names: Sequence[str], ends: Sequence[Sequence[s
 
 
 def placed_candidates(space: DesignSpace, segment: Segment, alone_ms: Sequence[float]) -> list[SegmentOptions]:
-    """Ways to compute a segment in portions on several processors; none where that is not faster than one of them alone."""
+    """Return the ways to compute a segment in portions on several processors; none where that is not faster than one of them alone."""
     costs = space.costs
     launched = {processor: costs.predictor.kernels(segment.graph, processor) for processor in space.processors}
     tasks = find_tasks(segment.graph, list(launched.values()))
@@ -348,7 +348,7 @@ def placed_candidates(space: DesignSpace, segment: Segment, alone_ms: Sequence[f
 
 
 def portions(problem: PlacementProblem, placed: Placement, space: DesignSpace, segment: Segment) -> list[BranchScale]:
-    """The portions of a placement, in an order in which they can run.
+    """Return the portions of a placement, in an order in which they can run.
 
     At first a portion begins where a task reads something of another processor, and ends where one hands something to
     another, so that nothing waits longer than its task would. Then neighbours are merged as long as that costs no time.
@@ -381,7 +381,7 @@ def _ends(scale: BranchScale) -> tuple[str, ...]:
 
 
 def _merge_groups(problem: PlacementProblem, groups: list[list[int]], processors: Sequence[int]) -> list[list[int]]:
-    """Portions of which neighbours on one processor are one as long as that costs no time."""
+    """Return the portions of which neighbours on one processor are one as long as that costs no time."""
     ms = schedule(problem.jobs(groups, processors)).ms
     at = 0
     while at < len(groups):
@@ -413,7 +413,7 @@ def _join_groups(problem: PlacementProblem, groups: list[list[int]], first: int,
 def _candidates(
     space: DesignSpace, segment: Segment, scales: Sequence[BranchScale], alone_ms: Sequence[float], moving: Callable[[str, str, str], float]
 ) -> SegmentOptions:
-    """One placement as an option; it takes endless time from a holder from which one processor alone is as fast."""
+    """Return one placement as an option; it takes endless time from a holder from which one processor alone is as fast."""
     costs = space.costs
     graphs = subgraphs_of(segment.graph, [segment.name] * len(scales), list(map(_ends, scales)))
     runs = [subgraph_times(scales, graphs, {segment.start: holder}, costs) for holder in space.holders]
@@ -457,7 +457,7 @@ class _Portions(Division):
         return [Piece(portion) for portion in subgraphs_of(graph, names, [tuple(map(str, share)) for share in shares])]
 
     def text(self, share: Share) -> str:
-        """Names of tensors are too long."""
+        """Return the names of tensors are too long."""
         return ""
 
     def candidates(self, parts: PartSpace) -> list[tuple[int, SegmentOptions]]:

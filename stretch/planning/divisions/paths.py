@@ -40,7 +40,7 @@ def find_paths(graph: OpGraph) -> tuple[tuple[int, int], ...]:
 
 
 def path_graph(graph: OpGraph, name: str, first: int, stop: int) -> OpGraph:
-    """The graph of some of a segment's paths, which ends in their part of what the last operator writes."""
+    """Return the graph of some of a segment's paths, which ends in their part of what the last operator writes."""
     paths = find_paths(graph)
     if not 0 <= first < stop <= len(paths):
         raise StretchError(f"`{name}` should compute paths {first} to {stop}, its segment has {len(paths) or 'no'} paths of its own")
@@ -60,7 +60,7 @@ MAX_PATHS = 16
 
 
 def path_candidates(space: DesignSpace, segment: Segment) -> list[SegmentOptions]:
-    """Ways to compute a segment by its own paths, one object for each sequence of processors; none where it has no paths."""
+    """Return the ways to compute a segment by its own paths, one object for each sequence of processors; none where it has no paths."""
     paths = find_paths(segment.graph)
     if not 2 <= len(paths) <= MAX_PATHS:
         return []

@@ -33,7 +33,7 @@ PADDING_TAG = "whole_padding"
 
 
 def bands_of(graph: OpGraph, start: int, stop: int) -> tuple[dict[str, Rows], dict[str, Band]]:
-    """Rows of every operator's output that rows `start` up to `stop` of the graph's output need, by name, and what computes them.
+    """Return the rows of every operator's output that rows `start` up to `stop` of the graph's output need, by name, and what computes them.
 
     Those of no use are left out, and the computing operators are known of every operator that reads something.
     """
@@ -54,7 +54,7 @@ def bands_of(graph: OpGraph, start: int, stop: int) -> tuple[dict[str, Rows], di
 
 
 def band_graph(graph: OpGraph, name: str, start: int, stop: int) -> OpGraph:
-    """The graph that computes rows `start` up to `stop` of a graph's output; rows that are not needed are cut off."""
+    """Return the graph that computes rows `start` up to `stop` of a graph's output; rows that are not needed are cut off."""
     need, bands = bands_of(graph, start, stop)
     source = graph.input
     ops = [source]
@@ -80,7 +80,7 @@ def band_graph(graph: OpGraph, name: str, start: int, stop: int) -> OpGraph:
 
 
 def _cut(ops: list[Op], name: str, source: str, present: int, needed: Rows) -> str:
-    """The tensor that holds the wanted rows of one: itself if it has no others, else what a new operator cuts out."""
+    """Return the tensor that holds the wanted rows of one: itself if it has no others, else what a new operator cuts out."""
     if (needed.start, needed.stop) == (0, present):
         return source
     ops.append(Op(name, "slice_rows", (source,), {"start": needed.start, "stop": needed.stop}))
@@ -92,7 +92,7 @@ def _cut(ops: list[Op], name: str, source: str, present: int, needed: Rows) -> s
 
 
 def handed_over_graph(graph: OpGraph) -> OpGraph:
-    """A branch that is given the rows it reads: without the cut with which a band begins; others stay as they are."""
+    """Return a branch that is given the rows it reads: without the cut with which a band begins; others stay as they are."""
     cut = graph.by_name.get(ENTRY_ROWS)
     if cut is None:
         return graph
@@ -104,7 +104,7 @@ def handed_over_graph(graph: OpGraph) -> OpGraph:
 
 
 def cuts_itself(holder: str, processor: str, predictor: LatencyPredictor) -> bool:
-    """Whether a band has to copy the rows it reads: the whole tensor is on its own processor, and rows are not together there."""
+    """Return whether a band has to copy the rows it reads: the whole tensor is on its own processor, and rows are not together there."""
     if family_of(holder) != family_of(processor):
         return False
     return meeting_of("rows").copies(predictor.device.processor(processor).profile.layout)
@@ -181,12 +181,12 @@ class BandCosts:
         self._costs: dict[tuple[str, _Band], BranchCost] = {}
 
     def rows(self, last: int) -> int:
-        """Rows of what a part writes."""
+        """Return the rows of what a part writes."""
         return self._parts[last].rows
 
     @memoised
     def band(self, first: int, last: int, start: int, stop: int) -> _Band | None:
-        """Rows of the output of a run; None if an operator would read no row for them."""
+        """Return the rows of the output of a run; None if an operator would read no row for them."""
         at, steps = (start, stop), []
         for part in reversed(self._parts[first : last + 1]):
             band = part.band(*at)
@@ -267,7 +267,7 @@ class BandCandidates(RangeCandidates):
         return runs
 
     def _halo(self, first: int, last: int, macs: int) -> float | None:
-        """Share of a run that its halves compute twice; None where it has no halves."""
+        """Return the share of a run that its halves compute twice; None where it has no halves."""
         shape = self.parts.parts[last].graph.by_name[self.parts.parts[last].end].shape
         rows = height(shape)
         if len(shape) != 4 or rows < 2:
@@ -278,11 +278,11 @@ class BandCandidates(RangeCandidates):
         return sum(band.macs for band in halves) / macs - 1 if macs else 0.0
 
     def units(self, divisible: _BandedRun, order: Sequence[str]) -> int:
-        """Rows of its output."""
+        """Return the rows of its output."""
         return self.bands.rows(divisible.last)
 
     def branches(self, order: Sequence[str], requests: Sequence[tuple[_BandedRun, Sequence[Split]]]) -> list[SplitBranches]:
-        """Bands of runs."""
+        """Return the bands of runs."""
         eligible: list[dict[Split, list[_Band]]] = []
         for run, splits in requests:
             rows = self.bands.rows(run.last)
@@ -299,7 +299,7 @@ class BandCandidates(RangeCandidates):
         return [{split: list(next(costs)) for split in divided} for divided in eligible]
 
     def candidates(self) -> list[tuple[int, SegmentOptions]]:
-        """Every way to compute a run in bands, by its first part."""
+        """Return every way to compute a run in bands, by its first part."""
         runs = [_BandedRun(self.parts, *run) for run in self.runs]
         return [(run.first, self.parts.run_options(options, run.first, run.last)) for run, options in self.options(runs)]
 
@@ -319,7 +319,7 @@ class _RowBands(Division):
         return [Piece(band_graph(graph, name, *range_of(share))) for name, share in zip(names, shares, strict=True)]
 
     def input_graph(self, graph: OpGraph, holder: str, processor: str, predictor: LatencyPredictor) -> OpGraph:
-        """Where the rows come over a link, they are cut out on the way."""
+        """Return where the rows come over a link, they are cut out on the way."""
         return graph if cuts_itself(holder, processor, predictor) else handed_over_graph(graph)
 
     def repeated_ms(self, whole: OpGraph, pieces: Sequence[tuple[OpGraph, Estimate, float]]) -> float:
@@ -339,12 +339,12 @@ class _RowBands(Division):
         return BandCandidates(parts).candidates()
 
     def divisible_tensors(self, graph: OpGraph) -> tuple[str, ...]:
-        """Rows, where there are several and nothing needs all of them."""
+        """Return the rows, where there are several and nothing needs all of them."""
         low = min(height(graph.by_name[name].shape) for name in (graph.input.name, graph.output))
         return () if mixing_operators(graph) or low < 2 else ("rows",)
 
     def obstacle(self, graph: OpGraph) -> str | None:
-        """Operators that need every row, or that there are no rows."""
+        """Return the operators that need every row, or that there are no rows."""
         mixed = mixing_operators(graph)
         if not mixed:
             return None if len(graph.input.shape) == 4 else "its tensors have no rows"
@@ -354,7 +354,7 @@ class _RowBands(Division):
         return f"`{mixed[0]}` and {len(mixed) - 1} others ({kinds}) need every row of what they read"
 
     def remark(self, stages: Sequence[Segment]) -> str | None:
-        """Which operators keep blocks from being divided."""
+        """Return which operators keep blocks from being divided."""
         undivided: dict[str, list[str]] = {}
         for stage in stages:
             # operators behind the last tensor with rows have nothing left to divide

@@ -30,7 +30,7 @@ _MAP_KINDS = frozenset(
 
 
 def memoised(function: C) -> C:
-    """A function or method that keeps its answers on the object that is its first argument: planning asks for the same ones again and again."""
+    """Return a function or method that keeps its answers on the object that is its first argument: planning asks for the same ones again and again."""
     name = f"_memo_{function.__name__}"
 
     @wraps(function)
@@ -56,7 +56,7 @@ class Block:
 
 
 def cone(graph: OpGraph, names: Iterable[str], stop: Collection[str] = ()) -> set[str]:
-    """Operators that some tensors are computed by, without those that are there already; none for what arrives."""
+    """Return the operators that some tensors are computed by, without those that are there already; none for what arrives."""
     members: set[str] = set()
     left = list(names)
     while left:
@@ -68,7 +68,7 @@ def cone(graph: OpGraph, names: Iterable[str], stop: Collection[str] = ()) -> se
 
 
 def components(names: Iterable[str], sets: Iterable[Sequence[str]]) -> list[list[str]]:
-    """Names that are in one of the sets together, and those of overlapping sets, in the order of the names."""
+    """Return the names that are in one of the sets together, and those of overlapping sets, in the order of the names."""
     root = {name: name for name in names}
 
     def find(name: str) -> str:
@@ -88,13 +88,13 @@ def components(names: Iterable[str], sets: Iterable[Sequence[str]]) -> list[list
 
 @memoised
 def cut_points(graph: OpGraph) -> list[str]:
-    """Tensors through which every path from input to output passes, in order: no edge spans them."""
+    """Return the tensors through which every path from input to output passes, in order: no edge spans them."""
     cuts = cut_candidates(graph.ops)
     return cuts[: cuts.index(graph.output) + 1] if graph.output in cuts else cuts
 
 
 def cut_candidates(ops: Sequence[Op]) -> list[str]:
-    """Operators, of some in an order in which they can run, behind which all inputs have come and that no edge between others spans."""
+    """Return the operators, of some in an order in which they can run, behind which all inputs have come and that no edge between others spans."""
     position = {op.name: i for i, op in enumerate(ops)}
     last_use = list(range(len(ops)))
     for i, op in enumerate(ops):
@@ -112,14 +112,14 @@ def cut_candidates(ops: Sequence[Op]) -> list[str]:
 
 
 def regions(graph: OpGraph) -> list[Block]:
-    """The parts between successive cut points, in order."""
+    """Return the parts between successive cut points, in order."""
     cuts = cut_points(graph)
     names = [op.name for op in graph.ops]
     return [Block(a, b, tuple(names[graph.position[a] + 1 : graph.position[b] + 1])) for a, b in itertools.pairwise(cuts)]
 
 
 def feature_maps(graph: OpGraph) -> frozenset[str]:
-    """Tensors whose axes are batch, channels, height and width: not those of operators that only state their shape, nor what reads them elementwise."""
+    """Return the tensors whose axes are batch, channels, height and width: not those of operators that only state their shape, nor what reads them elementwise."""
     members: set[str] = set()
     for op in graph.ops:
         known = not op.inputs or any(name in members for name in op.inputs) or op.kind in _MAP_KINDS
@@ -129,12 +129,12 @@ def feature_maps(graph: OpGraph) -> frozenset[str]:
 
 
 def resolution(op: Op) -> Resolution:
-    """Height and width of an operator's output; (1, 1) for vectors."""
+    """Return the height and width of an operator's output; (1, 1) for vectors."""
     return (op.shape[2], op.shape[3]) if len(op.shape) == 4 else (1, 1)
 
 
 def is_block(graph: OpGraph, region: Block) -> bool:
-    """Whether a region is a block: parallel paths around weights at its own resolution; a gate works on pooled vectors only and is none."""
+    """Return whether a region is a block: parallel paths around weights at its own resolution; a gate works on pooled vectors only and is none."""
     if len(region.ops) == 1:
         return False
     end = graph.by_name[region.end]
@@ -145,7 +145,7 @@ def is_block(graph: OpGraph, region: Block) -> bool:
 
 
 def find_blocks(graph: OpGraph) -> list[Block]:
-    """Blocks of a segment, in order.
+    """Return the blocks of a segment, in order.
 
     Blocks of one output shape that follow each other are a run. The entry block of a run, which is never removed, is its first region where
     that changes the shape, else the chain of weighted operators in front of it (the first MBConv of a stage), else its first region after
@@ -185,7 +185,7 @@ def _weighted(graph: OpGraph, names: list[str] | tuple[str, ...]) -> bool:
 
 
 def push_past_weightless(graph: OpGraph, name: str, *, elementwise_only: bool = False) -> str:
-    """Where a boundary at cut point `name` comes to lie: behind activations and pooling, which make the exchanged tensor smaller."""
+    """Return where a boundary at cut point `name` comes to lie: behind activations and pooling, which make the exchanged tensor smaller."""
     cuts = cut_points(graph)
     while True:
         readers = graph.consumers[name]
@@ -199,7 +199,7 @@ def push_past_weightless(graph: OpGraph, name: str, *, elementwise_only: bool = 
 
 
 def _conv_chains(graph: OpGraph) -> list[Block]:
-    """Dense K×K convolutions with their batch-norm and activation, where there are no parallel paths."""
+    """Return the dense K×K convolutions with their batch-norm and activation, where there are no parallel paths."""
     cuts, names = set(cut_points(graph)), [op.name for op in graph.ops]
     convs = [op for op in graph.ops if op.kind == "conv" and op.attrs["groups"] == 1 and max(ints(op.attrs, "kernel")) > 1]
     ends = [(op, push_past_weightless(graph, op.name, elementwise_only=True)) for op in convs if op.name in cuts]
@@ -223,11 +223,11 @@ class ChannelGroups:
     input_group: int  # The group of the graph's input.
 
     def channels(self, name: str, kept: Mapping[int, int] | None = None) -> int:
-        """Channels of operator `name` when groups keep `kept` units (all by default)."""
+        """Return the channels of operator `name` when groups keep `kept` units (all by default)."""
         return sum((kept or self.units)[group] * per for group, per in self.pieces[name])
 
     def widths(self, kept: Mapping[int, int]) -> dict[str, int]:
-        """Channels of every operator when groups keep `kept` units."""
+        """Return the channels of every operator when groups keep `kept` units."""
         return {name: sum([kept[group] * per for group, per in row]) for name, row in self.pieces.items()}
 
     @cached_property
@@ -240,7 +240,7 @@ class ChannelGroups:
         return per
 
     def position(self, name: str, channel: int, kept: Mapping[int, int]) -> int:
-        """Where a channel of operator `name` stands when groups keep `kept` units; within a piece only where its group is frozen."""
+        """Return where a channel of operator `name` stands when groups keep `kept` units; within a piece only where its group is frozen."""
         before = new = 0
         for group, size in self.pieces[name]:
             if before + self.units[group] * size > channel:
@@ -251,7 +251,7 @@ class ChannelGroups:
 
 
 def channel_groups(graph: OpGraph) -> ChannelGroups:
-    """Interpret `graph` over channel pieces."""
+    """Return the interpret `graph` over channel pieces."""
     groups = Groups()
     pieces: dict[str, Pieces] = {}
     for op in graph.ops:
@@ -293,13 +293,13 @@ class Backbone:
 
 
 def is_tap(op: Op) -> bool:
-    """Whether an operator of a backbone computes a tap."""
+    """Return whether an operator of a backbone computes a tap."""
     return op.tags.get(TAP) == "true"
 
 
 @memoised
 def backbone_of(graph: OpGraph) -> Backbone:
-    """The backbone of a network; the network itself where one tensor goes in and one comes out."""
+    """Return the backbone of a network; the network itself where one tensor goes in and one comes out."""
     if len(graph.inputs) == len(graph.outputs) == 1:
         return Backbone(graph)
     names = _chain(graph)
@@ -319,7 +319,7 @@ def backbone_of(graph: OpGraph) -> Backbone:
 
 
 def operators_read_outside(graph: OpGraph, ops: Sequence[Op]) -> list[str]:
-    """Names of some operators that others read, or the network returns."""
+    """Return the names of some operators that others read, or the network returns."""
     inside = {op.name for op in ops}
     return [op.name for op in ops if op.name in graph.outputs or any(reader not in inside for reader in graph.consumers[op.name])]
 
@@ -333,7 +333,7 @@ def part_graph(graph: OpGraph, name: str, ops: Sequence[Op], ends: Collection[st
 
 
 def _chain(graph: OpGraph) -> list[str]:
-    """The backbone's tensor that it reads, and its operators, in order: most multiply-accumulates of those whose taps are cut points."""
+    """Return the backbone's tensor that it reads, and its operators, in order: most multiply-accumulates of those whose taps are cut points."""
     best: tuple[tuple[int, int], list[str]] | None = None
     macs = {op.name: graph.op_macs(op) for op in graph.ops}
     for end in graph.ops:
@@ -359,7 +359,7 @@ def _chain(graph: OpGraph) -> list[str]:
 
 
 def _side_parts(graph: OpGraph, ops: Sequence[Op], backbone: set[str]) -> list[list[Op]]:
-    """Operators other than the backbone as parts that can run each at a time.
+    """Return the operators other than the backbone as parts that can run each at a time.
 
     One part leads to the same results, waits for the same tensor of the backbone, and hangs together.
     """
@@ -393,7 +393,7 @@ EQUAL_PARTS = 4
 
 
 def find_stem_end(graph: OpGraph) -> str:
-    """The cut point where the stem ends: the start of a first block that changes the shape, else the first weighted operator, past weightless ones."""
+    """Return the cut point where the stem ends: the start of a first block that changes the shape, else the first weighted operator, past weightless ones."""
     first_weighted = next((op for op in graph.ops if not kind_of(op.kind).weightless), None)
     if first_weighted is None:
         return graph.input.name
@@ -410,7 +410,7 @@ def find_stem_end(graph: OpGraph) -> str:
 
 
 def find_meeting_points(graph: OpGraph) -> list[str]:
-    """Ends of the stages, in order; the stem's end is not among them.
+    """Return the ends of the stages, in order; the stem's end is not among them.
 
     Rule: blocks of one (resolution, channels) that follow each other are a run, and a run's end, pushed past weightless operators, is a
     boundary. A resolution without a run takes its last narrowest cut point. A net that is one long run is divided into parts of equal cost.
@@ -434,7 +434,7 @@ def find_meeting_points(graph: OpGraph) -> list[str]:
 
 
 def _equal_parts(graph: OpGraph, run: list[Op]) -> list[str]:
-    """Block ends that divide one long run into parts of about equal cost."""
+    """Return the block ends that divide one long run into parts of about equal cost."""
     costs = list(itertools.accumulate(graph.op_macs(op) for op in graph.ops[: graph.position[run[-1].name] + 1]))
     targets = [costs[-1] * part / EQUAL_PARTS for part in range(1, EQUAL_PARTS + 1)]
     ends = (min(run, key=lambda op: abs(costs[graph.position[op.name]] - target)).name for target in targets)
@@ -468,7 +468,7 @@ class Segment:
         return tuple(replace(block, removable=block.removable and not stay) for block, stay in zip(blocks, stays, strict=True))
 
     def _backbone(self, name: str) -> tuple[tuple[int, bool], ...]:
-        """Channels of each part of a tensor, and whether it comes from the input."""
+        """Return the channels of each part of a tensor, and whether it comes from the input."""
         groups = self.channels
         return tuple((groups.units[g] * per, g == groups.input_group) for g, per in groups.pieces[name])
 
@@ -535,7 +535,7 @@ class Segment:
         return all(op.kind == "conv" and op.attrs["groups"] == 1 for op in readers) and not self.passes_input
 
     def entry(self, width: int, arriving: int) -> EntryKind:
-        """Entry of a branch of this output width for a number of arriving channels."""
+        """Return the entry of a branch of this output width for a number of arriving channels."""
         if not self.passes_input:
             return "none"
         # a grouped convolution may write several channels for each that arrives
@@ -589,7 +589,7 @@ def cut_segment(graph: OpGraph, name: str, start: str, end: str) -> Segment:
 
 @memoised
 def rewrite_segment(segment: Segment, names: tuple[str, ...]) -> Segment:
-    """A segment of another network, with other operators in the place of some; the segment itself where nothing changes, or its blocks would."""
+    """Return a segment of another network, with other operators in the place of some; the segment itself where nothing changes, or its blocks would."""
     graph, done = apply_rewrites(segment.graph, inexact_rewrites(names))
     if not done:
         return segment
@@ -599,7 +599,7 @@ def rewrite_segment(segment: Segment, names: tuple[str, ...]) -> Segment:
 
 
 def join_kinds(segment: Segment, following: Segment | None) -> tuple[JoinKind, ...]:
-    """Joins that may end `segment`, given the one that reads it."""
+    """Return the joins that may end `segment`, given the one that reads it."""
     any_width = following is not None and following.dense_input and not segment.fixed_width and not segment.tapped
     return joins_that(lambda join: not join.exact and (any_width or not join.widens))
 
@@ -612,7 +612,7 @@ def join_kinds(segment: Segment, following: Segment | None) -> tuple[JoinKind, .
 
 @memoised
 def divide(graph: OpGraph, stage: Segment, clean: frozenset[str], every: bool = False, vectors: bool = False) -> list[Segment]:
-    """The parts of a stage between cut points that no kernel spans: its blocks, and the operators behind its last tensor with rows.
+    """Return the parts of a stage between cut points that no kernel spans: its blocks, and the operators behind its last tensor with rows.
 
     With `every` it is divided within blocks, too, with `vectors` at each linear layer that reads what another computed.
     """

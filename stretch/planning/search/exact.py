@@ -108,7 +108,7 @@ def weighted_sum(*parts: tuple[float, Measure]) -> Measure:
 
 
 def measure_of(objective: Objective, device: DeviceProfile, processors: Sequence[str]) -> Measure:
-    """The measure of an objective; latency where it does not add up."""
+    """Return the measure of an objective; latency where it does not add up."""
     energy = objective.weights.get("energy", 0.0)
     if not energy:
         return LATENCY
@@ -198,7 +198,7 @@ class SearchResult:
         return max(int(options.peak_bytes[index]) for options, index in self.picks)
 
     def segments(self, costs: Costs) -> tuple[SegmentDesign, ...]:
-        """The designs of the segments."""
+        """Return the designs of the segments."""
         return tuple(design for options, index in self.picks for design in options.designs(index, costs))
 
 

@@ -31,7 +31,7 @@ def search_best(
     loss_bound: exact.LossBound | None = None,
     required: exact.OptionFilter | None = None,
 ) -> exact.SearchResult | None:
-    """The design of a space that is best in a measure, and has no more than a bound of another one, on whichever processors that is."""
+    """Return the design of a space that is best in a measure, and has no more than a bound of another one, on whichever processors that is."""
     if goal is exact.LATENCY and loss_bound is None and required is None:
         return exact.search_pruned(space, totals)[0]
     power = goal.power or (loss_bound[0].power if loss_bound is not None else None)
@@ -45,7 +45,7 @@ def search_best(
 
 
 def best_result(found: Sequence[exact.SearchResult | None]) -> exact.SearchResult | None:
-    """The best of the designs of several searches that each leave out some designs; None if all have none."""
+    """Return the best of the designs of several searches that each leave out some designs; None if all have none."""
     search_results = [search_result for search_result in found if search_result is not None]
     if not search_results:
         return None
@@ -75,7 +75,7 @@ class Bounds:
     goal: exact.Measure = exact.LATENCY  # Criterion of designs.
 
     def satisfy_params(self, fastest: exact.SearchResult) -> exact.SearchResult:
-        """The fastest design whose parameters are at the end of the range that the fastest of all exceeds, or within the range."""
+        """Return the fastest design whose parameters are at the end of the range that the fastest of all exceeds, or within the range."""
         assert self.config.params is not None
         if self.config.strategy != "exact":
             raise UsageError("parameters can be bounded with the exact strategy only", "leave out `params` or `strategy`")
@@ -95,7 +95,7 @@ class Bounds:
         raise infeasible_error(problem, [TightRule("params", self.config.params, bounds)])
 
     def satisfy_accuracy(self, fastest: exact.SearchResult, accuracy_source: AccuracySource) -> exact.SearchResult:
-        """The fastest design whose predicted accuracy reaches the floor."""
+        """Return the fastest design whose predicted accuracy reaches the floor."""
         option = accuracy_source.option
         required: float = getattr(self.config, option)
         max_loss = accuracy_source.max_loss(required)
@@ -115,20 +115,20 @@ class Bounds:
         raise result
 
     def most_accurate(self, fastest: exact.SearchResult, accuracy_source: AccuracySource) -> exact.SearchResult:
-        """The design of the highest predicted accuracy within the latency budget."""
+        """Return the design of the highest predicted accuracy within the latency budget."""
         assert self.config.latency_budget is not None
         best = None if fastest.ms > self.config.latency_budget else self.least_loss(accuracy_source, self.config.latency_budget)
         return best if best is not None and loss_of(best, accuracy_source) < loss_of(fastest, accuracy_source) else fastest
 
     def least_loss(self, accuracy_source: AccuracySource, budget_ms: float = inf) -> exact.SearchResult | None:
-        """The design that loses least among those that take no longer than a budget."""
+        """Return the design that loses least among those that take no longer than a budget."""
         within = (exact.LATENCY, budget_ms) if budget_ms < inf else None
         search_result = exact.search_exact(self.space, self.totals, exact.Measure(accuracy_source.losses), within)
         # a loss may be nothing, so that a fraction of it says nothing
         return None if search_result is None else replace(search_result, gap=0.0 if search_result.optimal else nan)
 
     def satisfy_latency(self, best: exact.SearchResult) -> exact.SearchResult:
-        """The best design within the latency budget; of a request whose objective is not latency alone."""
+        """Return the best design within the latency budget; of a request whose objective is not latency alone."""
         assert self.config.latency_budget is not None
         for name in ("min_accuracy", "min_agreement"):
             if getattr(self.config, name) is not None:
@@ -149,7 +149,7 @@ Feasible = Callable[[PlanConfig], bool]
 def explain_infeasible(
     graph: OpGraph, space: DesignSpace, config: PlanConfig, build: Callable[[PlanConfig], DesignSpace]
 ) -> InfeasibleError:
-    """The error for a request that no design meets.
+    """Return the error for a request that no design meets.
 
     Every rule is dropped alone; of those whose absence helps, the one that needs the smallest relative change is named.
     """
@@ -175,7 +175,7 @@ def explain_infeasible(
 
 
 def _blame_one(limits: list[Limit], config: PlanConfig, feasible: Feasible) -> list[TightRule]:
-    """The rule that needs the smallest relative change; none where no rule alone helps."""
+    """Return the rule that needs the smallest relative change; none where no rule alone helps."""
     best: tuple[float, TightRule] | None = None
     for limit in limits:
         # Lower floors need a larger space; with three processors they are tried only where nothing else helped.
@@ -191,7 +191,7 @@ def _blame_one(limits: list[Limit], config: PlanConfig, feasible: Feasible) -> l
 
 
 def _blame_two(limits: list[Limit], config: PlanConfig, feasible: Feasible) -> list[TightRule]:
-    """Two rules that together help where none alone does, with values that work together; none where no two do."""
+    """Return two rules that together help where none alone does, with values that work together; none where no two do."""
     for first, second in combinations(limits, 2):
         without_second = second.change(config, second.loosest)
         if not feasible(first.change(without_second, first.loosest)):
@@ -205,7 +205,7 @@ def _blame_two(limits: list[Limit], config: PlanConfig, feasible: Feasible) -> l
 
 
 def _nearest(limit: Limit, config: PlanConfig, feasible: Feasible) -> float:
-    """The number nearest to the present one at which there is a design, rounded towards the loose side."""
+    """Return the number nearest to the present one at which there is a design, rounded towards the loose side."""
 
     def is_feasible(number: float) -> bool:
         return feasible(limit.change(config, number))
@@ -233,14 +233,14 @@ def _nearest(limit: Limit, config: PlanConfig, feasible: Feasible) -> float:
 
 
 def infeasible_error(problem: str, rules: Sequence[TightRule]) -> InfeasibleError:
-    """The error whose hint names the nearest values with a design; several rules give way together."""
+    """Return the error whose hint names the nearest values with a design; several rules give way together."""
     noun, verb = ("value", "is") if len(rules) == 1 else ("values", "are")
     nearest = " with ".join(_setting(rule.rule, rule.nearest) for rule in rules)
     return InfeasibleError(problem, f"the nearest {noun} with a design {verb} {nearest}", rules)
 
 
 def tightest_rules_error(model: str, rules: Sequence[TightRule]) -> InfeasibleError:
-    """The error that blames the tightest of a request's rules."""
+    """Return the error that blames the tightest of a request's rules."""
     named = " and ".join(_setting(rule.rule, rule.value) for rule in rules)
     verb = "is" if len(rules) == 1 else "are"
     return infeasible_error(f"no design of `{model}` meets the constraints; the tightest {verb} {named}", rules)

@@ -17,7 +17,7 @@ COARSE_WIDTHS = (0.375, 0.5, 0.625, 0.75, 1.0)
 
 
 def search_grid(space: DesignSpace, totals: Totals) -> SearchResult | None:
-    """The fastest design of uniform ratios within the totals."""
+    """Return the fastest design of uniform ratios within the totals."""
     count = len(space.processors)
     ratios = list(product(*((DEPTHS, WIDTHS) if count == 2 else (COARSE_DEPTHS, COARSE_WIDTHS))))
     groups = [next((group for group in options if len(group.candidates) == count), None) for options in space.options]
@@ -42,6 +42,6 @@ def search_grid(space: DesignSpace, totals: Totals) -> SearchResult | None:
 
 
 def _nearest(group: SegmentOptions, branch: int, depth: float, width: float) -> int:
-    """The candidate of a branch whose ratios are nearest to those asked for."""
+    """Return the candidate of a branch whose ratios are nearest to those asked for."""
     segment, costs = group.segment, group.candidates[branch]
     return min(range(len(costs)), key=lambda n: abs(costs[n].depth / segment.depth - depth) + abs(costs[n].width / segment.width - width))

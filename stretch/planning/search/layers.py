@@ -55,7 +55,7 @@ class Layer:
         return cls(source, target, macs, ms, option, np.zeros(len(ms)), np.ones(len(ms), np.int64))
 
     def take(self, keep: NDArray[np.bool_] | Ints) -> "Layer":
-        """The layer with some of its options."""
+        """Return the layer with some of its options."""
         return Layer(*(column[keep] for column in vars(self).values()))
 
 
@@ -117,7 +117,7 @@ def remove_dominated(layer: Layer) -> Layer:
 
 
 def shortest_path(layers: Sequence[Layer], start: int, final_ms: Floats, low: int, high: int, max_loss: float = np.inf) -> Path | None:
-    """The fastest path whose multiply-accumulates are from `low` to `high`, and whose loss is at most `max_loss`."""
+    """Return the fastest path whose multiply-accumulates are from `low` to `high`, and whose loss is at most `max_loss`."""
     finite = [np.isfinite(layer.ms) & np.isfinite(layer.loss) & (layer.macs <= high) for layer in layers]
     pruned = [remove_dominated(layer.take(finite_options)) for layer, finite_options in zip(layers, finite, strict=True)]
     problem, bounded = _Problem(pruned, start, final_ms, low, high, max_loss), max_loss < np.inf
@@ -168,19 +168,19 @@ class Completion:
         self._windows = np.stack([_window_min(table, length) for table, length in zip(tables, lengths, strict=True)])
 
     def lower_bound(self, place: int, state: Ints, macs: Ints) -> Floats:
-        """Bounds for labels before a layer, or behind the last."""
+        """Return the bounds for labels before a layer, or behind the last."""
         first = (self.low - macs) // self.width - self._left[place]
         bound = self._windows[place][state, np.clip(first, 0, self._windows.shape[2] - 1)]
         return np.where(macs > self.high, np.inf, bound)
 
 
 def bucket_width(high: int) -> int:
-    """Multiply-accumulates of a bucket."""
+    """Return the multiply-accumulates of a bucket."""
     return max(1, high // BUCKETS)
 
 
 def _window_min(table: Floats, length: int) -> Floats:
-    """Minimum of `length` entries from each entry on."""
+    """Return the minimum of `length` entries from each entry on."""
     full, live = np.full(table.shape, np.inf), np.isfinite(table).any(axis=1)
     padded = np.concatenate([table[live], np.full((live.sum(), length), np.inf)], axis=1)
     result, done = padded, 1
@@ -195,7 +195,7 @@ def _window_min(table: Floats, length: int) -> Floats:
 
 
 def _best_per_bucket(layer: Layer, width: int) -> Layer:
-    """The fastest option of each bucket and pair of states."""
+    """Return the fastest option of each bucket and pair of states."""
     ordered = layer.take(np.lexsort((layer.ms, layer.macs // width, layer.target, layer.span, layer.source)))
     return ordered.take(_group_starts(ordered.source, ordered.span, ordered.target, ordered.macs // width))
 

@@ -58,7 +58,7 @@ class PartSpace:
         self.undivided = [[space.undivided(part, p, part.in_width) for p in space.processors] for part in self.parts]
 
     def mixed(self, droppable: Collection[str] = ()) -> DesignSpace:
-        """The designs of the space and those whose segments are divided, or lack blocks that are `droppable`, by the tensors that they write."""
+        """Return the designs of the space and those whose segments are divided, or lack blocks that are `droppable`, by the tensors that they write."""
         first_part = [self.stage.index(i) for i in range(len(self.by_stage))] + [len(self.parts)]
         options: list[list[SegmentOptions]] = [list(undivided) for undivided in self.undivided]
         offers: list[list[LazyOptions]] = [[] for _ in self.parts]
@@ -81,7 +81,7 @@ class PartSpace:
         return replace(self.space, segments=tuple(self.parts), arriving=arriving, built=options, offers=offers)
 
     def pieces(self) -> Iterator[tuple[Segment, int, int, list[float]]]:
-        """Every part, and every stage of several: its first and last part, and its time on each processor alone, ms."""
+        """Yield every part, and every stage of several: its first and last part, and its time on each processor alone, ms."""
         for at, part in enumerate(self.parts):
             stage, parts = self.space.segments[self.stage[at]], self.by_stage[self.stage[at]]
             has_many_parts = len(parts) > 1 and part is parts[0] and not self.single
@@ -89,11 +89,11 @@ class PartSpace:
                 yield segment, at, last, self.alone_ms(at, last)
 
     def run_options(self, options: SegmentOptions, first: int, last: int) -> SegmentOptions:
-        """Ways to run a run of parts, with the rules applied."""
+        """Return the ways to run a run of parts, with the rules applied."""
         return self.space.apply_rules(replace(options, span=last - first + 1, alone_ms=min(self.alone_ms(first, last))))
 
     def alone_ms(self, first: int, last: int) -> list[float]:
-        """A run on each processor, ms."""
+        """Return a run on each processor, ms."""
         ms: list[float] = self._alone_ms[:, first, last].tolist()
         return ms
 
@@ -104,12 +104,12 @@ class PartSpace:
         return np.cumsum(np.triu(np.repeat(ms, len(self.parts), axis=1)), axis=2)
 
     def segment(self, first: int, last: int) -> Segment:
-        """A run as a segment."""
+        """Return a run as a segment."""
         run = self.parts[first : last + 1]
         return run[0] if len(run) == 1 else cut_segment(self.graph, self.name(first, last), run[0].start, run[-1].end)
 
     def name(self, first: int, last: int) -> str:
-        """Name of a run: of its stage or stages where it is all of them, such as ``s2`` or ``s2_to_s4``, else of its parts."""
+        """Return the name of a run: of its stage or stages where it is all of them, such as ``s2`` or ``s2_to_s4``, else of its parts."""
         a, b = self.stage[first], self.stage[last]
         complete = self.by_stage[a][0] is self.parts[first] and self.by_stage[b][-1] is self.parts[last]
         ends = [self.space.segments[i].name for i in (a, b)] if complete else [self.parts[i].name for i in (first, last)]
@@ -117,7 +117,7 @@ class PartSpace:
 
 
 def with_exact_kinds(graph: OpGraph, config: PlanConfig, space: DesignSpace, droppable: Collection[str] = ()) -> DesignSpace:
-    """The designs of a space, and those in which parts and runs of them are divided exactly or lack blocks; named meeting points are the only ones."""
+    """Return the designs of a space, and those in which parts and runs of them are divided exactly or lack blocks; named meeting points are the only ones."""
     kinds = config.planned_kinds
     parts = PartSpace(graph, space, kinds, divided=not config.meet, merged=config.merge != "never")
     mixed = parts.mixed(droppable)
@@ -129,7 +129,7 @@ def with_exact_kinds(graph: OpGraph, config: PlanConfig, space: DesignSpace, dro
 
 
 def without_stretched(space: DesignSpace) -> DesignSpace:
-    """The designs of a space that compute what the original computes."""
+    """Return the designs of a space that compute what the original computes."""
     return space.replace_options([[o for o in options if o.same] for options in space.built], thinned=False)
 
 
@@ -155,7 +155,7 @@ def part_costs(space: DesignSpace, processor: str, graphs: Mapping[K, OpGraph], 
 
 
 def branch_times(space: DesignSpace, rows: Sequence[Sequence[BranchCost]]) -> tuple[Floats, Floats]:
-    """Computation and transfers of branches in several rows, for each holder of what arrives (holders × branches × rows), ms."""
+    """Return the computation and transfers of branches in several rows, for each holder of what arrives (holders × branches × rows), ms."""
     costs, names = space.costs, [branch.processor for branch in rows[0]]
     slowing = [costs.slowing(name, {*names} - {name}) for name in names]
     times = np.array([[(branch.ms, branch.arithmetic_ms, branch.memory_ms) for branch in row] for row in rows]).T
@@ -181,7 +181,7 @@ def part_options(
     division: str,
     times: tuple[Floats, Floats] | None = None,
 ) -> SegmentOptions:
-    """One sequence of processors, a segment divided among them by a way in each of several rows of branches; `times` are those of `branch_times`."""
+    """Return one sequence of processors, a segment divided among them by a way in each of several rows of branches; `times` are those of `branch_times`."""
     computed, moved = times or branch_times(space, rows)
     names = [branch.processor for branch in rows[0]]
     join = space.costs.join(segment, kind, segment.width, len(names))
@@ -207,7 +207,7 @@ def part_options(
 
 
 def merge_stages(graph: OpGraph, space: DesignSpace) -> DesignSpace:
-    """The designs of a space, and those in which runs of stages that follow each other are merged."""
+    """Return the designs of a space, and those in which runs of stages that follow each other are merged."""
     stages = space.segments
     offers: list[list[LazyOptions]] = [[] for _ in stages]
     for first, last in combinations(range(len(stages)), 2):
@@ -223,7 +223,7 @@ def merge_stages(graph: OpGraph, space: DesignSpace) -> DesignSpace:
 def merge_neighbours(
     graph: OpGraph, stages: Sequence[Segment], parts: Sequence[SegmentDesign], *, across: bool = False
 ) -> tuple[SegmentDesign, ...]:
-    """A design whose neighbours that stay whole on one processor are one segment.
+    """Return a design whose neighbours that stay whole on one processor are one segment.
 
     Args:
         across: Also those of several stages, as long as nothing else reads what lies between them.
@@ -268,7 +268,7 @@ INTERPOLATED_SPLITS = 3
 
 
 def coarse_splits(rows: int, bands: int) -> list[Split]:
-    """Places to begin with."""
+    """Return the places to begin with."""
     if rows <= MAX_ENUMERATED_ROWS.get(bands, 0):
         positions = list(range(1, rows))
     else:
@@ -278,7 +278,7 @@ def coarse_splits(rows: int, bands: int) -> list[Split]:
 
 
 def refined_splits(rows: int, bands: int, tried: Sequence[Split], times: Sequence[Floats]) -> list[Split]:
-    """Places at which the slowest of two or three bands is expected to be fastest, which were not tried yet."""
+    """Return the places at which the slowest of two or three bands is expected to be fastest, which were not tried yet."""
     if rows <= MAX_ENUMERATED_ROWS.get(bands, 0) or bands > max(MAX_ENUMERATED_ROWS):
         return []
     splits, heights, tried_heights = _splits_between(rows, bands, tuple(tried))
@@ -296,7 +296,7 @@ def refined_splits(rows: int, bands: int, tried: Sequence[Split], times: Sequenc
 def _splits_between(
     rows: int, bands: int, tried: tuple[Split, ...]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], list[tuple[NDArray[np.int64], NDArray[np.int64]]]]:
-    """Places between those tried whose bands are no shorter (places × edges), the heights of their bands (bands × places), and those tried of each band."""
+    """Return the places between those tried whose bands are no shorter (places × edges), the heights of their bands (bands × places), and those tried of each band."""
     first, last = min(split[0] for split in tried), max(split[-1] for split in tried)
     splits = np.array(list(combinations(range(first, last + 1), bands - 1)))
     edges = np.concatenate([np.zeros((len(splits), 1), int), splits, np.full((len(splits), 1), rows)], axis=1)
@@ -308,7 +308,7 @@ def _splits_between(
 
 
 def _interpolated(heights: NDArray[np.int64], tried_heights: NDArray[np.int64], inverse: NDArray[np.int64], ms: Floats) -> Floats:
-    """Times of a band at some heights on straight lines between the mean ones where it was tried; the first and the last line go on beyond."""
+    """Return the times of a band at some heights on straight lines between the mean ones where it was tried; the first and the last line go on beyond."""
     mean = np.bincount(inverse, ms) / np.bincount(inverse)
     times = np.interp(heights, tried_heights, mean)
     if len(tried_heights) > 1:
@@ -318,7 +318,7 @@ def _interpolated(heights: NDArray[np.int64], tried_heights: NDArray[np.int64], 
 
 
 def band_ranges(rows: int, split: Split) -> list[tuple[int, int]]:
-    """First row of each band, and the one behind its last."""
+    """Return the first row of each band, and the one behind its last."""
     return list(pairwise((0, *split, rows)))
 
 
@@ -365,11 +365,11 @@ class RangeCandidates(ABC):
 
     @abstractmethod
     def units(self, divisible: Any, order: Sequence[str]) -> int:
-        """How many rows, or steps of channels, it may be divided between."""
+        """Return how many rows, or steps of channels, it may be divided between."""
 
     @abstractmethod
     def branches(self, order: Sequence[str], requests: Sequence[tuple[Any, Sequence[Split]]]) -> list[SplitBranches]:
-        """The branches of several things at some places; without those at which a branch would compute nothing."""
+        """Return the branches of several things at some places; without those at which a branch would compute nothing."""
 
     def options(self, divisibles: Sequence[Divisible]) -> list[tuple[Any, SegmentOptions]]:
         """Return options for each thing on each sequence of processors; a thing that does not pay in two branches is not tried in more."""
@@ -401,7 +401,7 @@ class RangeCandidates(ABC):
         return [_Evaluated(divisible, order, rows, computed, moved) for (divisible, rows), computed, moved in split]
 
     def _refine(self, order: tuple[str, ...], tried: Sequence[_Evaluated]) -> list[_Evaluated]:
-        """The same with more places, between those tried."""
+        """Return the same with more places, between those tried."""
         tried_splits = [
             (self.units(item.divisible, order), len(order), list(item.rows), list(item.computed + item.moved)) for item in tried
         ]
@@ -409,7 +409,7 @@ class RangeCandidates(ABC):
         return self._evaluate(order, [(item.divisible, {**item.rows, **rows}) for item, rows in zip(tried, added, strict=True)])
 
     def _pays(self, tried: _Evaluated) -> bool:
-        """Whether the branches take about as long as the fastest processor alone, or less, from one of the holders."""
+        """Return whether the branches take about as long as the fastest processor alone, or less, from one of the holders."""
         divisible, costs = tried.divisible, self.space.costs
         join = costs.join(divisible.end, divisible.join, divisible.end.width, len(tried.order)) + divisible.after_ms
         written = prod(divisible.end.graph.by_name[divisible.end.end].shape)

@@ -39,7 +39,7 @@ class Rules:
 
     @classmethod
     def of(cls, request: PlanConfig) -> "Rules":
-        """The rules of a checked request."""
+        """Return the rules of a checked request."""
         values = {constraint.option.name: getattr(request, constraint.option.name) for constraint in all_constraints()}
         return cls({name: value for name, value in values.items() if value is not None})
 
@@ -54,15 +54,15 @@ class Rules:
         return {item.option.name: value for item, value in self.active if item.offers}
 
     def depths(self, segment: Segment) -> list[int]:
-        """Depths a branch may have, ascending."""
+        """Return the depths a branch may have, ascending."""
         return [depth for depth in range(max(1, segment.min_depth), segment.depth + 1) if self.offers(segment, "depth", depth)]
 
     def offers(self, segment: Segment, dimension: str, count: float) -> bool:
-        """Whether a branch may have this number of blocks (``depth``), or channels (``width``)."""
+        """Return whether a branch may have this number of blocks (``depth``), or channels (``width``)."""
         return all(item.offers_scale(value, segment, dimension, count) for item, value in self.active)
 
     def widths(self, segment: Segment, legal: Sequence[int]) -> list[int]:
-        """Widths a branch may have, ascending: of the legal ones, those nearest to an even grid of ratios."""
+        """Return the widths a branch may have, ascending: of the legal ones, those nearest to an even grid of ratios."""
         allowed = [width for width in legal if self.offers(segment, "width", width)]
         if len(allowed) <= WIDTH_STEPS // 2 + 1:
             return allowed
@@ -71,7 +71,7 @@ class Rules:
         return sorted({allowed[i] for i in distances.argmin(axis=1)} | {allowed[0]})
 
     def allowed(self, options: SegmentOptions, segment_ms: float) -> Mask:
-        """Which combinations keep to every rule, per processor that may hold the tensor before."""
+        """Return which combinations keep to every rule, per processor that may hold the tensor before."""
         allowed = np.ones(options.ms.shape, bool)
         for constraint, value in self.active:
             if options.exact and not constraint.exact:
@@ -136,7 +136,7 @@ class LazyOptions:
         return True
 
     def holder(self, host: str) -> str:
-        """Processor that holds the output: the host, where scaled copies meet."""
+        """Return the processor that holds the output: the host, where scaled copies meet."""
         return host
 
     @cached_property
@@ -178,16 +178,16 @@ class LazyOptions:
 
     @memoised
     def column(self, branch: int, name: str) -> NDArray[Any]:
-        """A number of each of one branch's scales, in the order of `candidates`."""
+        """Return a number of each of one branch's scales, in the order of `candidates`."""
         return np.array([getattr(candidate, name) for candidate in self.candidates[branch]])
 
     def slowing(self, branch: int) -> SlowdownFactors:
-        """Factors on the times of one branch while the others compute."""
+        """Return the factors on the times of one branch while the others compute."""
         return self.costs.slowing(self.subset[branch], {*self.subset} - {self.subset[branch]})
 
     @memoised
     def loaded_ms(self, branch: int) -> Floats:
-        """Time of each of one branch's scales while the others compute, ms."""
+        """Return the time of each of one branch's scales while the others compute, ms."""
         columns: list[Any] = [self.column(branch, name).astype(float) for name in KernelsTime._fields]
         return np.asarray(KernelsTime(*columns).slowed(self.slowing(branch)), dtype=np.float64)
 
@@ -223,7 +223,7 @@ class LazyOptions:
         return Joins(macs, params, ms, out_ms, join_ms)
 
     def options(self, holders: Sequence[str], numbers: Ints | None = None) -> SegmentOptions:
-        """All options of the segment, or those of the given numbers, whether they meet the rules or not."""
+        """Return all options of the segment, or those of the given numbers, whether they meet the rules or not."""
         joins, branches = self.joins, range(len(self.subset))
         sizes = [(len(widths), len(depths)) for widths, depths in self.scales]
         combinations = np.arange(self.count) if numbers is None else numbers
@@ -362,7 +362,7 @@ class DesignSpace:
         return max([o.span for options in self.built for o in options] + [offer.span for offers in self.offers for offer in offers])
 
     def alone_ms(self, options: SegmentOptions) -> float:
-        """The original segment on the fastest of the processors that its options use, whichever others there are, ms: rules compare with it."""
+        """Return the original segment on the fastest of the processors that its options use, whichever others there are, ms: rules compare with it."""
         if options.alone_ms is not None:
             return options.alone_ms
         return min(self.costs.whole(options.segment, p).ms for p in options.processors)
@@ -396,7 +396,7 @@ class DesignSpace:
         return [LazyOptions(segment, subset, kind, self.arriving[first], self.costs, self.rules, span) for subset in subsets]
 
     def add_runs(self, runs: Sequence[Sequence[LazyOptions]]) -> "DesignSpace":
-        """The same with offers of runs of segments; of more than `MAX_COMBINATIONS`, `options` has a few scales, of many branches first."""
+        """Return the same with offers of runs of segments; of more than `MAX_COMBINATIONS`, `options` has a few scales, of many branches first."""
         thinned = self.thinned
         for branches in range(len(self.processors), 1, -1):
             if sum(offer.count for extra in runs for offer in extra) <= MAX_COMBINATIONS:
@@ -407,7 +407,7 @@ class DesignSpace:
         return replace(self, offers=[[*offers, *extra] for offers, extra in zip(self.offers, runs, strict=True)], thinned=thinned)
 
     def apply_rules(self, options: SegmentOptions) -> SegmentOptions:
-        """Options with the rules applied."""
+        """Return the options with the rules applied."""
         return replace(options, allowed=self.rules.allowed(options, self.alone_ms(options)))
 
     def replace_rules(self, rules: Rules) -> "DesignSpace":
@@ -416,5 +416,5 @@ class DesignSpace:
         return space.replace_options([[space.apply_rules(o) for o in options] for options in self.options])
 
     def replace_options(self, options: Sequence[Sequence[SegmentOptions]], *, thinned: bool | None = None) -> "DesignSpace":
-        """The space with other options; `thinned` says whether these lack some scales, None for as before."""
+        """Return the space with other options; `thinned` says whether these lack some scales, None for as before."""
         return replace(self, built=options, offers=[()] * len(options), thinned=self.thinned if thinned is None else thinned)

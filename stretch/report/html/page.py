@@ -99,7 +99,7 @@ class Chart:
 
 
 def _escape_formulas(text: str) -> str:
-    """Text of which matplotlib makes no formula."""
+    """Return the text of which matplotlib makes no formula."""
     return text.replace("$", r"\$")
 
 
@@ -135,7 +135,7 @@ def timeline(name: str, title: str, words: str, groups: Mapping[str, Sequence[Ba
 
 
 def intervals(name: str, title: str, words: str, rows: Sequence[ChartInterval], unit: str) -> Chart:
-    """Values with their intervals, one below the other."""
+    """Return the values with their intervals, one below the other."""
 
     def draw() -> "Figure":
         figure, axes = _figure(0.75 + 0.34 * len(rows))
@@ -173,7 +173,7 @@ def spread(name: str, title: str, words: str, rows: Sequence[tuple[str, float, f
 
 
 def histogram(name: str, title: str, words: str, values: Sequence[float], marks: Mapping[str, float], unit: str) -> Chart:
-    """How often each value was."""
+    """Return how often each value was."""
 
     def draw() -> "Figure":
         figure, axes = _figure(2.6)
@@ -192,7 +192,7 @@ def histogram(name: str, title: str, words: str, values: Sequence[float], marks:
 
 
 def over_time(name: str, title: str, words: str, values: Sequence[float], unit: str) -> Chart:
-    """A value of one inference after another."""
+    """Return a value of one inference after another."""
 
     def draw() -> "Figure":
         figure, axes = _figure(2.6)
@@ -266,7 +266,7 @@ KINDS = {
 
 
 def stretched_rows(plan: "PlanResult") -> tuple[list[StretchedRow], list[str]]:
-    """The rows of the picture, and the processors in the order of the legend."""
+    """Return the rows of the picture, and the processors in the order of the legend."""
     used = plan.design.processors
     processors = [name for name in dict.fromkeys((*plan.config.precision, *used)) if name in used]
     scale = min(_BLOCK, _HIGHEST / max([1, *(row.segment.depth for row in plan.run.segments)]))
@@ -334,7 +334,7 @@ def _box(row: "SegmentTime", time: "BranchTime", place: int, scale: float) -> Bo
 
 
 def _group_whole_segments(run: "Sequence[SegmentTime]", processors: list[str]) -> StretchedRow:
-    """Segments that stay whole on one processor, as one row."""
+    """Return the segments that stay whole on one processor, as one row."""
     processor = run[0].branches[0].scale.processor
     ms = sum(row.ms for row in run)
     blocks = sum(row.segment.depth for row in run)
@@ -442,7 +442,7 @@ def check_page(path: Path) -> None:
 
 
 def render(page: Page) -> str:
-    """A page as the text of one HTML file; everything in it that is not ours is escaped."""
+    """Return a page as the text of one HTML file; everything in it that is not ours is escaped."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     folder = resources.files("stretch.report.html")
@@ -462,7 +462,7 @@ def write_page(page: Page, path: Path) -> None:
 
 
 def _provenance() -> list[tuple[str, str]]:
-    """Date and versions of a page."""
+    """Return the date and versions of a page."""
     versions = [f"{name} {installed}" for name in _PACKAGES if (installed := version(name))]
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     return [

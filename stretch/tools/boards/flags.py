@@ -40,7 +40,7 @@ class OnBoard:
     ] = None
 
     def asked(self) -> bool:
-        """Whether a board is named."""
+        """Return whether a board is named."""
         if self.on is None:
             no_flags("a run without a board", "there wheels extras ssh_config", "name it with --on user@host")
             return False
@@ -49,7 +49,7 @@ class OnBoard:
         return True
 
     def where(self, *more: str) -> "BoardTarget":
-        """The board that the flags name, with extras that a verb needs."""
+        """Return the board that the flags name, with extras that a verb needs."""
         from scheduler.tools.boards.board import BoardTarget
         from scheduler.tools.boards.facts import check_host
 

@@ -95,7 +95,7 @@ def export_contexts(bundle: Bundle, out: Path, chips: Sequence[str], progress: P
 
 
 def _select_subgraphs(bundle: Bundle, chips: Sequence[str], problem: str, options: str) -> list[SubgraphEntry]:
-    """The int8 subgraphs on a dsp; refuses chips that are not known, and bundles in which there is `nothing` to compile."""
+    """Return the int8 subgraphs on a dsp; refuses chips that are not known, and bundles in which there is `nothing` to compile."""
     for chip in chips:
         find_chip(chip)
     chosen = [sub for sub in bundle.manifest.subgraphs if sub.processor == "dsp" and sub.precision == "int8"]
@@ -108,7 +108,7 @@ def _select_subgraphs(bundle: Bundle, chips: Sequence[str], problem: str, option
 
 
 def _tensors(bundle: Bundle) -> dict[str, Array]:
-    """Tensors between subgraphs for a random input, on ONNX Runtime."""
+    """Return the tensors between subgraphs for a random input, on ONNX Runtime."""
     manifest = bundle.manifest
     return replay(manifest, {sub.name: runner(str(bundle.file(sub.file))) for sub in manifest.subgraphs}, random_input(bundle))
 
@@ -217,7 +217,7 @@ def compile_signatures(model: Path, signatures: Sequence[str], chip: str, out: P
 
 
 def _sdk(toolchain: Toolchain, folder: Path) -> Path:
-    """A folder of links with the names that the plug-in expects."""
+    """Return a folder of links with the names that the plug-in expects."""
     folder.mkdir()
     for name in LIBRARIES:
         (folder / name).symlink_to(toolchain.libraries / name)
@@ -272,12 +272,12 @@ def partitions(text: str) -> dict[int, tuple[int, int, int]]:
 
 
 def _read(content: bytes) -> Any:
-    """Tables of a file in LiteRT's schema, which includes the tool's custom operator."""
+    """Return the tables of a file in LiteRT's schema, which includes the tool's custom operator."""
     return importlib.import_module("ai_edge_litert.schema_py_generated").ModelT.InitFromPackedBuf(content, 0)
 
 
 def _signatures(model: Any) -> dict[str, tuple[int, tuple[tuple[bytes | int, int], ...]]]:
-    """Subgraph index of each signature, and its operators with their numbers of inputs."""
+    """Return the subgraph index of each signature, and its operators with their numbers of inputs."""
     codes = [code.customCode or code.builtinCode for code in model.operatorCodes]
     return {
         definition.signatureKey.decode(): (
@@ -289,7 +289,7 @@ def _signatures(model: Any) -> dict[str, tuple[int, tuple[tuple[bytes | int, int
 
 
 def _code(signature: str, model: Any, content: bytes, operators: int) -> Code:
-    """The code of the one operator of a compiled signature, which follows the file's tables."""
+    """Return the code of the one operator of a compiled signature, which follows the file's tables."""
     index = next(definition.subgraphIndex for definition in model.signatureDefs if definition.signatureKey.decode() == signature)
     subgraph_operators = model.subgraphs[index].operators
     if len(subgraph_operators) != 1 or model.operatorCodes[subgraph_operators[0].opcodeIndex].customCode != DISPATCH:
@@ -320,7 +320,7 @@ class Case:
 
 
 def simulate(cases: Mapping[str, Case], chip: str) -> dict[str, Array]:
-    """Outputs of compiled code, each run once."""
+    """Return the outputs of compiled code, each run once."""
     load_library()
     with tempfile.TemporaryDirectory(prefix="nn-stretch-aot.") as folder:
         for number, case in enumerate(cases.values()):
@@ -438,5 +438,5 @@ def _compile_signatures(
 
 
 def _channels_last(x: Array) -> Array:
-    """A contiguous array with channels last."""
+    """Return a contiguous array with channels last."""
     return np.ascontiguousarray(np.moveaxis(x, 1, -1)) if x.ndim == 4 else x

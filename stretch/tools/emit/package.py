@@ -40,7 +40,7 @@ from stretch.transform.model import weights_in_parts
 
 
 def returned_code(template: Any, variables: Mapping[str, str]) -> str:
-    """The code of a returned structure; dataclasses, which are classes of others, become dictionaries of their fields."""
+    """Return the code of a returned structure; dataclasses, which are classes of others, become dictionaries of their fields."""
     if isinstance(template, Result):
         result = variables[template.name]
         return result if template.dtype == torch.float32 else f"{result}.to({template.dtype})"
@@ -55,7 +55,7 @@ def returned_code(template: Any, variables: Mapping[str, str]) -> str:
 
 
 def kind_of_returned(template: Any) -> str:
-    """The annotation of a function that returns it."""
+    """Return the annotation of a function that returns it."""
     if isinstance(template, Result):
         return "torch.Tensor"
     return "list" if isinstance(template, list) else "tuple" if isinstance(template, tuple) else "dict"
@@ -81,17 +81,17 @@ class ClassText:
     helpers: tuple[type[nn.Module], ...] = ()  # Classes of nn-stretch that it needs.
 
     def key(self, op: str, weight: str) -> str:
-        """The name that a tensor of an operator has in the class's state dict."""
+        """Return the name that a tensor of an operator has in the class's state dict."""
         return f"{self.attributes[op]}_{weight}" if op in self.loose else f"{self.attributes[op]}.{weight}"
 
 
 def shared_lines(weights: Iterable[Sequence[str]]) -> list[str]:
-    """Lines of a constructor that let attributes, such as ``conv1.weight``, be the same tensors; the first of each has it."""
+    """Return the lines of a constructor that let attributes, such as ``conv1.weight``, be the same tensors; the first of each has it."""
     return [f"self.{other} = self.{first}" for first, *others in weights for other in others]
 
 
 def write_class(name: str, graph: OpGraph, docstring: str, returned: OutputStructure | None = None) -> ClassText:
-    """A class that computes a graph: a module for each operator with weights, functions for all others."""
+    """Return a class that computes a graph: a module for each operator with weights, functions for all others."""
     writer = _ClassWriter(graph)
     lines = [f"class {name}(nn.Module):", f'    """{docstring}"""', "", "    def __init__(self) -> None:", "        super().__init__()"]
     lines += [f"        {line}" for line in writer.definitions]
@@ -138,7 +138,7 @@ class _ClassWriter:
         self.results = {output: variables[same[output]] for output in graph.outputs}
 
     def _lines(self) -> tuple[list[_Line], dict[str, str]]:
-        """Assignments in order, and the operator that computes each tensor: those that pass on their input are left out."""
+        """Return the assignments in order, and the operator that computes each tensor: those that pass on their input are left out."""
         same: dict[str, str] = {}
         readers = self.graph.consumers
         open_ends: dict[str, _Line] = {}
@@ -185,7 +185,7 @@ class _ClassWriter:
         return f"self.{name}"
 
     def _assignments(self, lines: list[_Line], outputs: list[str]) -> tuple[list[str], dict[str, str]]:
-        """Lines of forward, and the variables that are left."""
+        """Return the lines of forward, and the variables that are left."""
         left: dict[str, int] = {}
         for read in (*(line_read for line in lines for line_read in line.reads), *outputs):
             left[read] = left.get(read, 0) + 1
@@ -207,7 +207,7 @@ class _ClassWriter:
 
 
 def _substitute(outer: str, inner: str) -> str:
-    """The one in the place of the other, in brackets where it would fall apart."""
+    """Return the one in the place of the other, in brackets where it would fall apart."""
     # a call has brackets of its own around what it reads first
     bare = not re.search(r"\w\(\{0\}", outer)
     return outer.replace("{0}", f"({inner})" if bare and _LOOSE.search(inner) else inner)
@@ -218,7 +218,7 @@ def _with_names(expression: str, names: Sequence[str]) -> str:
 
 
 def _free_variable(taken: Iterable[str]) -> str:
-    """``x``, ``y``, ``z``, ``x3`` …: the first name that is free."""
+    """Return ``x``, ``y``, ``z``, ``x3`` …: the first name that is free."""
     there = set(taken)
     names = ("x", "y", "z", *(f"x{i}" for i in range(3, len(there) + 4)))
     return next(name for name in names if name not in there)
@@ -252,7 +252,7 @@ _Places = dict[str, list[tuple[str, ClassText]]]
 
 
 def captured_sources(captured: Captured) -> Sources:
-    """A network as it is, as one class."""
+    """Return a network as it is, as one class."""
     graph = captured.graph
     sources = Sources(class_name(graph.name), inputs=tuple(op.shape for op in graph.inputs))
     written = write_class(sources.name, graph, f"The network {_docstring_name(graph.name)}.", captured.returned)
@@ -263,7 +263,7 @@ def captured_sources(captured: Captured) -> Sources:
 
 
 def branched_sources(original: OpGraph, model: BranchedModel) -> Sources:
-    """A branched network: a module a segment, a class a branch."""
+    """Return a branched network: a module a segment, a class a branch."""
     many = next((verb for verb, ends in (("reads", original.inputs), ("gives", original.outputs)) if len(ends) > 1), None)
     if many:
         raise StretchError(
@@ -303,7 +303,7 @@ def branched_sources(original: OpGraph, model: BranchedModel) -> Sources:
 
 
 def _shared_attributes(weights: Sequence[SharedWeight], places: _Places, tensors: Mapping[str, torch.Tensor]) -> list[list[str]]:
-    """Attributes of the network that are the same tensors where its operators share weights: whole ones, or equal parts of a branch."""
+    """Return the attributes of the network that are the same tensors where its operators share weights: whole ones, or equal parts of a branch."""
     groups: dict[tuple[int, str], list[list[str]]] = {}
     for number, weight in enumerate(weights):
         for prefix, path in [(prefix, f"{prefix}{own.key(op, key)}") for op, key in weight.holders for prefix, own in places.get(op, ())]:
@@ -318,18 +318,18 @@ def _shared_attributes(weights: Sequence[SharedWeight], places: _Places, tensors
 
 
 def _file(segment: str) -> str:
-    """The module of a segment; no other module of the package begins so."""
+    """Return the module of a segment; no other module of the package begins so."""
     return f"segment_{attribute(segment)}"
 
 
 def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and statistics, those included that are parts of another module's."""
+    """Return the parameters and statistics, those included that are parts of another module's."""
     tensors = dict(module.named_parameters()) | dict(module.named_buffers())
     return {key: tensor for key, tensor in tensors.items() if key != "num_batches_tracked"}
 
 
 def _segment_summary(part: SegmentDesign) -> str:
-    """First sentence of a segment's module."""
+    """Return the first sentence of a segment's module."""
     branches = (
         "one branch" if len(part.branches) == 1 else f"{len(part.branches)} branches" + (", exact" if join_of(part.join).exact else "")
     )
@@ -337,7 +337,7 @@ def _segment_summary(part: SegmentDesign) -> str:
 
 
 def _segment(part: SegmentDesign, names: list[str], written: list[ClassText], branches: list[ScaledBranch]) -> ClassText:
-    """The class that runs a segment's branches and joins what they give."""
+    """Return the class that runs a segment's branches and joins what they give."""
     attributes = [attribute(name) for name in names]
     lines = [
         f"class {class_name(_file(part.name))}(nn.Module):",
@@ -366,7 +366,7 @@ def _segment(part: SegmentDesign, names: list[str], written: list[ClassText], br
 
 
 def _order_portions(part: SegmentDesign, attributes: list[str], branches: list[ScaledBranch]) -> list[str]:
-    """Portions in their order, each on what it reads of the others."""
+    """Return the portions in their order, each on what it reads of the others."""
     variables = {part.start: "x"}
     lines = []
     for name, branch in zip(attributes, branches, strict=True):
@@ -379,7 +379,7 @@ def _order_portions(part: SegmentDesign, attributes: list[str], branches: list[S
 
 
 def _network(name: str, segments: list[str], original: str, shared: list[list[str]]) -> str:
-    """The module of the whole network."""
+    """Return the module of the whole network."""
     lines = ['"""The network."""', "", "import torch", "from torch import nn", ""]
     lines += [f"from .{_file(segment)} import {class_name(_file(segment))}" for segment in segments]
     lines += ["", "", f"class {name}(nn.Module):", f'    """The network {_docstring_name(original)} in branches."""', ""]
@@ -423,7 +423,7 @@ def _add_tensors(sources: Sources, written: ClassText, prefix: str, weights: Map
 
 
 def _docstring_name(name: str) -> str:
-    """A name in a docstring: letters, digits and a few signs, so that it cannot end it."""
+    """Return a name in a docstring: letters, digits and a few signs, so that it cannot end it."""
     return "".join(c if c.isalnum() or c in "_-.[]:/ " else "_" for c in name)
 
 

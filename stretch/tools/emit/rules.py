@@ -54,7 +54,7 @@ _WORD = re.compile(r"[A-Za-z0-9_ .,:>*-]*")
 
 
 def code_of(op: Op, shapes: list[Shape]) -> OperatorCode:
-    """An operator as Python."""
+    """Return an operator as Python."""
     if op.kind in codes:
         return codes.get(op.kind)(op, shapes)
     module = make_module(op, shapes)
@@ -65,7 +65,7 @@ def code_of(op: Op, shapes: list[Shape]) -> OperatorCode:
 
 
 def literal(value: Any) -> str:
-    """A number, truth value, word or tuple of them as Python code; what a file states becomes nothing else."""
+    """Return a number, truth value, word or tuple of them as Python code; what a file states becomes nothing else."""
     if isinstance(value, bool | int) or value is None or (isinstance(value, str) and _WORD.fullmatch(value)):
         return repr(value)
     if isinstance(value, float):
@@ -76,19 +76,19 @@ def literal(value: Any) -> str:
 
 
 def sequence_code(value: tuple[Any, ...] | list[Any], elements: Iterable[str]) -> str:
-    """A tuple or list of elements that are code already."""
+    """Return a tuple or list of elements that are code already."""
     elements_text = ", ".join(elements)
     return f"[{elements_text}]" if isinstance(value, list) else f"({elements_text},)" if len(value) == 1 else f"({elements_text})"
 
 
 def call(name: str, *arguments: Any, **settings: Any) -> str:
-    """A call with literal arguments."""
+    """Return a call with literal arguments."""
     texts = [literal(argument) for argument in arguments] + [f"{key}={literal(value)}" for key, value in settings.items()]
     return f"{name}({', '.join(texts)})"
 
 
 def attribute(name: str) -> str:
-    """A name that a module may have as an attribute: letters, digits and underscores, and nothing that Python or torch uses."""
+    """Return a name that a module may have as an attribute: letters, digits and underscores, and nothing that Python or torch uses."""
     safe = re.sub(r"[^A-Za-z0-9_]", "_", name) or "_"
     if not _NAME.fullmatch(safe):
         safe = f"_{safe}"
@@ -96,7 +96,7 @@ def attribute(name: str) -> str:
 
 
 def class_name(name: str) -> str:
-    """A name of a class: words of the name, each with a capital letter."""
+    """Return a name of a class: words of the name, each with a capital letter."""
     words = re.findall(r"[A-Za-z0-9]+", name)
     name_of_class = "".join(word[0].upper() + word[1:] for word in words) or "Network"
     return name_of_class if name_of_class[0].isalpha() else f"Network{name_of_class}"
@@ -106,28 +106,28 @@ _APPLY_TEMPLATE = f"{ATTRIBUTE_PLACEHOLDER}({{0}})"
 
 
 def _function_rule(function: str, *arguments: Any, **settings: Any) -> OperatorCode:
-    """A function of the one tensor that it reads, with literal settings; those that are None are left out."""
+    """Return a function of the one tensor that it reads, with literal settings; those that are None are left out."""
     code = call(function, *arguments, **{key: value for key, value in settings.items() if value is not None})
     return OperatorCode(code.replace("(", "({0}" + (", " if not code.endswith("()") else ""), 1))
 
 
 def _module(kind: type[torch.nn.Module], *arguments: Any, **settings: Any) -> OperatorCode:
-    """A module of nn-stretch that reads one tensor."""
+    """Return a module of nn-stretch that reads one tensor."""
     return OperatorCode(_APPLY_TEMPLATE, call(kind.__name__, *arguments, **settings), helpers=(kind,))
 
 
 def _single_number(sizes: tuple[int, ...]) -> int | tuple[int, ...]:
-    """One number where all are the same, as people write it."""
+    """Return one number where all are the same, as people write it."""
     return sizes[0] if len(set(sizes)) == 1 else sizes
 
 
 def _all_inputs(shapes: list[Shape]) -> list[str]:
-    """Every tensor that is read."""
+    """Return every tensor that is read."""
     return [f"{{{i}}}" for i in range(len(shapes))]
 
 
 def _global_pool(function: str, op: Op) -> OperatorCode:
-    """A mean or maximum over all pixels."""
+    """Return a mean or maximum over all pixels."""
     return OperatorCode(f"{function}({{0}}, 1)" if op.attrs["keepdims"] else f"{function}({{0}}, 1).flatten(1)")
 
 
@@ -202,7 +202,7 @@ def _window(op: Op) -> dict[str, Any]:
 
 
 def _sides(op: Op) -> tuple[int, int, int, int]:
-    """Left, right, top, bottom, in the order of `F.pad`."""
+    """Return the left, right, top, bottom, in the order of `F.pad`."""
     top, left, bottom, right = ints(op.attrs, "padding")
     return left, right, top, bottom
 
@@ -234,7 +234,7 @@ def _avg_pool(op: Op, shapes: list[Shape]) -> OperatorCode:
 
 
 def _cut(op: Op, pooled: str) -> OperatorCode:
-    """Without windows that torch adds because what was padded beforehand counts as image."""
+    """Return the without windows that torch adds because what was padded beforehand counts as image."""
     return OperatorCode(f"{pooled}[..., : {op.shape[2]}, : {op.shape[3]}]")
 
 
@@ -292,13 +292,13 @@ def _attention(op: Op, shapes: list[Shape]) -> OperatorCode:
 
 
 def zeros(shape: Shape, dtype: torch.dtype) -> str:
-    """The initial value of a tensor that the package's file of weights fills."""
+    """Return the initial value of a tensor that the package's file of weights fills."""
     return f"torch.zeros({tuple(shape)!r})" if dtype == torch.float32 else f"torch.zeros({tuple(shape)!r}, dtype={dtype})"
 
 
 @codes.register("opaque")
 def _opaque(op: Op, shapes: list[Shape]) -> OperatorCode:
-    """The last call, with those that it reads inside of it; one that several read has a name from the first on."""
+    """Return the last call, with those that it reads inside of it; one that several read has a name from the first on."""
     calls = calls_of(op.attrs)
     tensors = {f"constant_{i}": (spec.learned, zeros(spec.shape, type_of(spec.dtype))) for i, spec in enumerate(calls.constants)}
     read = Counter(call.get("call", -1) for step in calls.calls for call in _references((*step.arguments, *step.options.values())))
@@ -324,7 +324,7 @@ class _Expressions:
     several: list[bool] = field(default_factory=list)  # Whether each gives several results.
 
     def of(self, number: int, result: int) -> str:
-        """The code of a result."""
+        """Return the code of a result."""
         text = self.texts[number]
         if self.read[number] > 1 and "(" in text:
             self.texts[number] = f"parts{number}"
@@ -333,7 +333,7 @@ class _Expressions:
 
 
 def _references(values: Sequence[Any]) -> Iterator[dict[str, Any]]:
-    """Tensors that arguments read, at any depth."""
+    """Yield the tensors that arguments read, at any depth."""
     for value in values:
         if isinstance(value, dict):
             yield value

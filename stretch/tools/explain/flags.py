@@ -36,7 +36,7 @@ class FileExplanation:
     ] = None
 
     def asked(self) -> bool:
-        """Whether a runtime is named."""
+        """Return whether a runtime is named."""
         if self.runtime is None and self.fix is not None:
             raise UsageError("--fix changes a file for a runtime, but no runtime is named", "add --runtime onnxruntime, or another")
         return self.runtime is not None

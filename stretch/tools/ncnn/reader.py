@@ -50,20 +50,20 @@ class NcnnLayer:
     line: int = 0  # In the file, from 1.
 
     def integer(self, key: int, default: int) -> int:
-        """Parameter `key` as a whole number."""
+        """Return the parameter `key` as a whole number."""
         value = self.params.get(key, default)
         if isinstance(value, tuple):
             raise StretchError(f"parameter {key} of layer `{self.name}` (line {self.line}) is a list, not a number")
         return int(value)
 
     def integers(self, key: int) -> tuple[int, ...]:
-        """Parameter `key` as a list of whole numbers; empty if it is not given."""
+        """Return the parameter `key` as a list of whole numbers; empty if it is not given."""
         value = self.params.get(key, ())
         return tuple(int(number) for number in value) if isinstance(value, tuple) else (int(value),)
 
 
 def parse_layers(text: str, noun: str) -> list[NcnnLayer]:
-    """The layers of a file, in its order."""
+    """Return the layers of a file, in its order."""
     lines = [line.split() for line in text.splitlines()]
     need(
         len(lines) >= 2 and lines[0] == [MAGIC],
@@ -104,7 +104,7 @@ def _check_blobs(rest: list[str], reads: int, writes: int) -> None:
 
 
 def _parameter(key: int, value: str) -> tuple[int, Number | tuple[Number, ...]]:
-    """Id and value; a list has its length before its items, and an id counted down from −23300."""
+    """Return the id and value; a list has its length before its items, and an id counted down from −23300."""
     if key > _LISTS:
         return key, _number(value)
     count, *items = value.split(",")
@@ -121,7 +121,7 @@ def _number(text: str) -> Number:
 
 
 def _hinted(hints: tuple[Number, ...]) -> tuple[Shape, ...]:
-    """Shapes from quadruples of rank, width, height, channels."""
+    """Return the shapes from quadruples of rank, width, height, channels."""
     shapes = []
     for start in range(0, len(hints) - 3, 4):
         rank, w, h, c = (int(hint) for hint in hints[start : start + 4])
@@ -168,14 +168,14 @@ def stated(shape: Shape, kernel: str, variant: str, work: tuple[int, int, int, i
 
 
 def opaque(layer: NcnnLayer, reads: list[Blob]) -> list[NcnnStep]:
-    """An operator for each output of a layer that is not known, or not in this form."""
+    """Return an operator for each output of a layer that is not known, or not in this form."""
     usual = next((blob.shape for blob in reads if blob.op), (1, 1))
     shapes = layer.shapes or tuple(usual for _ in layer.outputs)
     return [stated(shape, "elementwise", layer.kind.lower()) for shape in shapes]
 
 
 def _activation(layer: NcnnLayer) -> list[NcnnStep]:
-    """Operator that a layer applies to its own result."""
+    """Return the operator that a layer applies to its own result."""
     values, code = layer.params.get(10, ()), layer.integer(9, 0)
     numbers = [float(value) for value in (values if isinstance(values, tuple) else (values,))]
     if code not in range(7):
@@ -191,7 +191,7 @@ def _clip(low: float, high: float) -> NcnnStep:
 
 
 def _window(layer: NcnnLayer, image: Shape) -> dict[str, Attr]:
-    """Window, stride, dilation and padding of a convolution."""
+    """Return the window, stride, dilation and padding of a convolution."""
     kw, dw, sw = layer.integer(1, 0), layer.integer(2, 1), layer.integer(3, 1)
     kh, dh, sh = layer.integer(11, kw), layer.integer(12, dw), layer.integer(13, sw)
     left = layer.integer(4, 0)
@@ -257,7 +257,7 @@ def _inner_product(layer: NcnnLayer, reads: list[Blob]) -> list[list[NcnnStep]]:
 
 @_add("Gemm")
 def _gemm(layer: NcnnLayer, reads: list[Blob]) -> list[list[NcnnStep]]:
-    """A product with a stored matrix is a linear layer; one of two tensors has no weights."""
+    """Return a product with a stored matrix is a linear layer; one of two tensors has no weights."""
     m, n, k = (layer.integer(key, 0) for key in (7, 8, 9))
     if layer.integer(5, 0) and len(reads) == 1:
         return [[NcnnStep("linear", {"out_features": n, "bias": bool(layer.integer(6, 0))})]]
@@ -269,7 +269,7 @@ def _gemm(layer: NcnnLayer, reads: list[Blob]) -> list[list[NcnnStep]]:
 
 @_add("MultiHeadAttention")
 def _attention(layer: NcnnLayer, reads: list[Blob]) -> list[list[NcnnStep]]:
-    """Three projections, a product, a softmax, a second product and the last projection."""
+    """Return three projections, a product, a softmax, a second product and the last projection."""
     width, heads = layer.integer(0, 0), layer.integer(1, 1)
     query, key, value = (*reads, *[reads[-1]] * 2)[:3]
     left, right = query.shape[1], key.shape[1]
@@ -408,7 +408,7 @@ def _padding(layer: NcnnLayer, reads: list[Blob]) -> list[Sequence[NcnnStep] | B
 
 @_add("Reshape")
 def _reshape(layer: NcnnLayer, reads: list[Blob]) -> list[list[NcnnStep]]:
-    """Width, height and channels; −1 is what is left, 0 what it reads."""
+    """Return the width, height and channels; −1 is what is left, 0 what it reads."""
     shape = reads[0].shape
     sizes = [layer.integer(key, -233) for key in (2, 1, 0)]
     requested = [size for size in sizes if size != -233]
@@ -437,7 +437,7 @@ MAX_BYTES = 8 << 20
 
 
 def read_ncnn(path: str | Path, input_shape: InputShapes | None = None) -> OpGraph:
-    """The operator graph of an ncnn network.
+    """Return the operator graph of an ncnn network.
 
     Args:
         path: Of the text file ``NAME.param``.
@@ -474,7 +474,7 @@ class NcnnLowering:
         self._read: set[str] = set()
 
     def graph(self, input_shape: Shape | None) -> OpGraph:
-        """The operator graph; of several outputs one operator that reads them all."""
+        """Return the operator graph; of several outputs one operator that reads them all."""
         for layer in self._layers:
             if layer.kind == "Input":
                 self._input(layer, input_shape)
@@ -521,7 +521,7 @@ class NcnnLowering:
             raise self._fault(layer, f"it does not fit what it reads ({error})") from error
 
     def _emit(self, layer: NcnnLayer, steps: "Sequence[NcnnStep] | Blob", reads: list[Blob], number: int) -> Blob:
-        """Operators in a chain: the first reads what the layer reads, unless a step says otherwise."""
+        """Return the operators in a chain: the first reads what the layer reads, unless a step says otherwise."""
         if isinstance(steps, Blob):
             return steps
         last = Blob("", ())

@@ -26,7 +26,7 @@ class OnPhone(PhoneRequest):
     adb: Annotated[bool, typer.Option("--adb", help="Run on a phone through the `adb` program; not tested on a real phone yet.")] = False
 
     def asked(self) -> bool:
-        """Whether a phone is to be used."""
+        """Return whether a phone is to be used."""
         if self.adb:
             no_flags("--adb", COMPUTER)
         else:

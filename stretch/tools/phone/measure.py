@@ -98,7 +98,7 @@ CallResult = subprocess.CompletedProcess[str]
 
 
 def reason_of(ended: CallResult) -> str:
-    """The last line that says something, without `adb`'s name before it."""
+    """Return the last line that says something, without `adb`'s name before it."""
     for text in (ended.stderr, ended.stdout):
         if lines := [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("*")]:
             return re.sub(r"^(adb: )?(error: )?", "", lines[-1])
@@ -116,7 +116,7 @@ class Phone:
     folder: str = field(default_factory=lambda: f"{ROOT}/nn-stretch-{secrets.token_hex(6)}")
 
     def property(self, name: str) -> str:
-        """A property of the device, such as ``ro.product.model``; empty if it has none."""
+        """Return a property of the device, such as ``ro.product.model``; empty if it has none."""
         return self.shell(["getprop", name], limit=ASKING_S).strip()
 
     def push(self, path: Path, name: str, *, program: bool = False) -> str:
@@ -162,7 +162,7 @@ class Phone:
 
 
 def find_phone(serial: str | None, limit: float) -> Phone:
-    """The device with this serial number, or the only one."""
+    """Return the device with this serial number, or the only one."""
     if serial is not None and not _SERIAL.fullmatch(serial):
         raise UsageError(f"`{serial}` is no serial of a device", "`adb devices` lists them")
     program = shutil.which("adb")
@@ -287,7 +287,7 @@ def run_side_by_side(
 
 
 def _accelerators(bundle: Bundle, libraries: Sequence[str], folder: str) -> list[str]:
-    """Targets that the libraries offer for processors of the plan; the CPU computes for all others."""
+    """Return the targets that the libraries offer for processors of the plan; the CPU computes for all others."""
     of = {sub.processor for sub in bundle.manifest.subgraphs}
     gpu = any("Accelerator" in name for name in libraries)
     npu = any("Dispatch" in name for name in libraries)
@@ -339,7 +339,7 @@ class AdbCall:
     libraries: str = ""  # Folder of LiteRT's libraries for an NPU, on the phone.
 
     def command(self, profile: str | None = None) -> list[str]:
-        """The words of the command.
+        """Return the words of the command.
 
         Args:
             profile: Where to write the times of operators; None to measure without looking at them, which takes time.
@@ -377,7 +377,7 @@ class BenchmarkOutput:
 
 
 def parse_benchmark_output(text: str, target: Target) -> BenchmarkOutput:
-    """Times and placement from what `benchmark_model` printed, on stdout and stderr."""
+    """Return the times and placement from what `benchmark_model` printed, on stdout and stderr."""
     # The warm-up's line comes before that of the measured runs.
     counted = list(_TIMES.finditer(text))
     mean = _MEAN.search(text)
@@ -438,7 +438,7 @@ class SignatureWork:
 
 
 def phone_processors(profile: DeviceProfile, core_set: str | None, npu: bool) -> list[PhoneProcessor]:
-    """The processors of a profile that are measured (`core_set`: of its CPU; its default if None)."""
+    """Return the processors of a profile that are measured (`core_set`: of its CPU; its default if None)."""
     measured_places: list[PhoneProcessor] = []
     for family, processor in profile.processors.items():
         target: Target = "cpu" if family == "cpu" else "gpu" if family == "gpu" else "npu"
@@ -454,7 +454,7 @@ def phone_processors(profile: DeviceProfile, core_set: str | None, npu: bool) ->
 
 
 def signature_tasks(bundle: Bundle, processors: Sequence[PhoneProcessor]) -> list[SignatureWork]:
-    """Every signature of a subgraph on every processor that takes its precision.
+    """Return every signature of a subgraph on every processor that takes its precision.
 
     Joins are left out: the profile has their time as that of a link.
     """
@@ -471,13 +471,13 @@ def signature_tasks(bundle: Bundle, processors: Sequence[PhoneProcessor]) -> lis
 
 
 def graph_of(bundle: Bundle, work: SignatureWork) -> OpGraph:
-    """The operators of a signature, as measurements keep them."""
+    """Return the operators of a signature, as measurements keep them."""
     file = next(sub.file for sub in bundle.manifest.subgraphs if sub.name == work.signature)
     return replace(read_source(bundle.file(file)).graph, name=work.network)
 
 
 def mask_of(cores: str | None) -> int:
-    """Cores such as ``0,4-6`` as a mask; 0 for none."""
+    """Return the cores such as ``0,4-6`` as a mask; 0 for none."""
     mask = 0
     for part in (cores or "").split(",") if cores is not None else ():
         first, dash, last = part.strip().partition("-")
@@ -511,7 +511,7 @@ _KINDS = {"conv": "conv", "conv1x1": "conv", "grouped": "conv", "depthwise": "de
 
 
 def pair(operators: Sequence[ProfiledOperator], kernels: Sequence[Kernel], order: Sequence[str]) -> list[tuple[Kernel, float]]:
-    """Kernels with their times, ms; ambiguous ones are left out."""
+    """Return the kernels with their times, ms; ambiguous ones are left out."""
     if all(_KERNEL_NAME.fullmatch(operator.name) for operator in operators):
         return _by_name(operators, kernels)
     place = {name: number for number, name in enumerate(order)}
@@ -568,7 +568,7 @@ class PhoneTable:
 
 
 def open_table(folder: Path, device: str, benchmark: Path, works: list[SignatureWork]) -> PhoneTable:
-    """The measurements in a folder, or none yet."""
+    """Return the measurements in a folder, or none yet."""
     digest = hashlib.sha256(read_bytes(benchmark, "program", MAX_BYTES)).hexdigest()[:12]
     opened = PhoneTable(MeasurementTable.open(folder, external_source(device), resume=True), device, f"benchmark_model {digest}")
     measured = {(row.device, row.network, row.processor, row.core_set, row.precision, row.runtime) for row in opened.table.latencies}
@@ -690,7 +690,7 @@ def measure(bundle: Bundle, request: PhoneRequest, x: NDArray[Any], step: Step =
 
 
 def _files(request: PhoneRequest) -> list[Path]:
-    """Files to copy, checked before the phone is looked for."""
+    """Return the files to copy, checked before the phone is looked for."""
     for problem, path in (("--benchmark-model", request.benchmark), ("--runner", request.runner)):
         if path is not None and not path.is_file():
             raise StretchError(f"{problem}: there is no file {path}")

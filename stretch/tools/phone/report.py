@@ -6,7 +6,7 @@ from stretch.tools.phone.measure import PhoneAnswer
 
 
 def phone_page(answer: PhoneAnswer) -> Page:
-    """The report of a bundle on a phone."""
+    """Return the report of a bundle on a phone."""
     titles = ("signature", "processor", "precision", "ms", "kernels", "why not")
     rows = [
         (row.signature, row.processor, row.precision, "" if row.ms is None else f"{row.ms:.3f}", str(row.kernels), row.reason or "")

@@ -75,7 +75,7 @@ def rank(folder: Path, count: int, progress: Progress = silent) -> FittedRanking
 
 
 def fit(graph: OpGraph, designs: Sequence[BranchDesign], accuracies: Sequence[float]) -> tuple[AccuracyPredictor, list[float]]:
-    """Ridge regression of accuracies on the features of the branched segments.
+    """Return the ridge regression of accuracies on the features of the branched segments.
 
     The penalty is chosen by leaving one design out. How well the predictor ranks is measured
     on predictions for which the design itself had no part in the choice either.
@@ -109,7 +109,7 @@ def fit(graph: OpGraph, designs: Sequence[BranchDesign], accuracies: Sequence[fl
 
 
 def _ridge(x: Floats, y: Floats) -> tuple[float, Floats]:
-    """Intercept and weights, the penalty chosen by leaving one row out."""
+    """Return the intercept and weights, the penalty chosen by leaving one row out."""
     from sklearn.linear_model import RidgeCV
     from sklearn.preprocessing import StandardScaler
 

@@ -91,7 +91,7 @@ def web(out: Output, options: WebOptions) -> None:
 
 
 def _demo(out: Output) -> dict[str, Path]:
-    """Bundles of the demo, made once and kept in the cache."""
+    """Return the bundles of the demo, made once and kept in the cache."""
     from predictors.files import cache_folder
     from stretch import __version__
 

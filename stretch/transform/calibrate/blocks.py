@@ -62,12 +62,12 @@ class ReducedSegment:
 
     @classmethod
     def of(cls, segment: Segment, original_branch: Branch, batches: Batches) -> "ReducedSegment":
-        """The whole segment."""
+        """Return the whole segment."""
         starts = [{original_branch.sources[0]: x} for x in batches]
         return cls(segment, original_branch, starts, [_run_without(segment, original_branch, (), values, 0) for values in starts])
 
     def without(self, number: int) -> "ReducedSegment":
-        """The segment without one block more; only operators behind that block run."""
+        """Return the segment without one block more; only operators behind that block run."""
         block, removed, starts = self.segment.blocks[number], self.removed | {number}, [dict(values) for values in self.starts]
         behind = 1 + next(i for i, (name, _, _) in enumerate(self.original_branch.steps) if name == block.end)
         for values in starts:
@@ -85,7 +85,7 @@ class ReducedSegment:
 def _run_without(
     segment: Segment, original_branch: Branch, removed: Collection[int], starts: dict[str, torch.Tensor], first: int
 ) -> torch.Tensor:
-    """The output of a segment from a step on, with some blocks replaced by identities; tensors that blocks begin with are put into `starts`."""
+    """Return the output of a segment from a step on, with some blocks replaced by identities; tensors that blocks begin with are put into `starts`."""
     ends = {segment.blocks[i].end: segment.blocks[i].start for i in removed}
     dropped = {name for i in removed for name in segment.blocks[i].ops}
     begun, values = {block.start for block in segment.blocks}, dict(starts)
@@ -102,7 +102,7 @@ def _run_without(
 
 
 def _dropped_counts(segment: Segment, source: OpGraph) -> dict[int, int]:
-    """Number of blocks that a branch leaves out of each run, for runs with a choice."""
+    """Return the number of blocks that a branch leaves out of each run, for runs with a choice."""
     counts: dict[int, int] = {}
     for block in segment.blocks:
         if block.ops[0] not in source.by_name:
@@ -111,7 +111,7 @@ def _dropped_counts(segment: Segment, source: OpGraph) -> dict[int, int]:
 
 
 def _is_repeated(segment: Segment, run: int) -> bool:
-    """Whether the removable blocks of a run have the same structure."""
+    """Return whether the removable blocks of a run have the same structure."""
     first, *others = (block for block in segment.blocks if block.run == run and block.removable)
     return all(same_structure(segment.graph, first, other) for other in others)
 
@@ -143,7 +143,7 @@ def _choose(
 
 
 def _residual_variance(inputs: Sequence[torch.Tensor], target: torch.Tensor, ridge: float) -> float:
-    """Squared error of the best linear map over the variance."""
+    """Return the squared error of the best linear map over the variance."""
     x = torch.cat(list(inputs), 1)
     sums = Regression(1, x.shape[1], target.shape[1], x.device)
     sums.add(x, target)
@@ -152,7 +152,7 @@ def _residual_variance(inputs: Sequence[torch.Tensor], target: torch.Tensor, rid
 
 
 def _matches(segment: Segment, source: OpGraph, removed: Sequence[Block]) -> Matches:
-    """Operators of the blocks that a branch has, and those of the blocks that stay; only where they are others."""
+    """Return the operators of the blocks that a branch has, and those of the blocks that stay; only where they are others."""
     matches: Matches = {}
     for run in {block.run for block in removed}:
         blocks = [block for block in segment.blocks if block.run == run]

@@ -23,7 +23,7 @@ Matches = dict[str, str]
 
 
 def candidate_matches(segment: Segment, sources: Sequence[OpGraph]) -> list[list[Matches]]:
-    """Ways to divide a segment's blocks among its branches.
+    """Return the ways to divide a segment's blocks among its branches.
 
     A branch that drops blocks keeps the first ones of each run. Its join does better
     if another branch then computes what the last ones add, so that together they
@@ -39,7 +39,7 @@ def candidate_matches(segment: Segment, sources: Sequence[OpGraph]) -> list[list
 
 
 def _match_from_end(segment: Segment, source: OpGraph) -> Matches:
-    """Matches with the last blocks of each run, where they have the same structure."""
+    """Return the matches with the last blocks of each run, where they have the same structure."""
     matches: Matches = {}
     for run in dict.fromkeys(block.run for block in segment.blocks):
         blocks = [block for block in segment.blocks if block.run == run]
@@ -51,7 +51,7 @@ def _match_from_end(segment: Segment, source: OpGraph) -> Matches:
 
 
 def same_structure(graph: OpGraph, a: Block, b: Block) -> bool:
-    """Whether two blocks are the same operators in the same order, reading each other in the same way."""
+    """Return whether two blocks are the same operators in the same order, reading each other in the same way."""
     names = {a.start: b.start} | dict(zip(a.ops, b.ops, strict=False))
     pairs = [(graph.by_name[x], graph.by_name[y]) for x, y in zip(a.ops, b.ops, strict=False)]
     return len(a.ops) == len(b.ops) and all(
@@ -72,14 +72,14 @@ PIXELS = 256
 
 
 def pixels_for(images: int, inputs: int, groups: int = 1) -> int:
-    """Pixels of every image that make up the rows of a regression."""
+    """Return the pixels of every image that make up the rows of a regression."""
     rows = min(ROWS, MOST_PER_INPUT * inputs, PIXELS * images, PRODUCTS // (groups * inputs**2), NUMBERS // (groups * inputs))
     return math.ceil(max(rows, ROWS_PER_INPUT * inputs) / images)
 
 
 @lru_cache(maxsize=256)
 def evenly_spaced_pixels(height: int, width: int, count: int) -> torch.Tensor:
-    """Numbers of `count` pixels of a map, ascending; all of them where it has no more.
+    """Return the numbers of `count` pixels of a map, ascending; all of them where it has no more.
 
     They depend on the size of the map alone: every image gives the same ones, so
     that results do not depend on how images are divided into batches.
@@ -91,7 +91,7 @@ def evenly_spaced_pixels(height: int, width: int, count: int) -> torch.Tensor:
 
 
 def rows_of(x: torch.Tensor, count: int) -> torch.Tensor:
-    """Channels of the chosen pixels, (images · pixels, channels); a vector is one pixel."""
+    """Return the channels of the chosen pixels, (images · pixels, channels); a vector is one pixel."""
     if x.dim() == 2:
         return x
     chosen = evenly_spaced_pixels(x.shape[2], x.shape[3], count).to(x.device)
@@ -167,7 +167,7 @@ class Products:
         return self._sums / self.count
 
     def covariance(self, centred: bool = True) -> torch.Tensor:
-        """Mean products, (groups, inputs, inputs + outputs), of numbers less their means if they are to be centred."""
+        """Return the mean products, (groups, inputs, inputs + outputs), of numbers less their means if they are to be centred."""
         inputs = self._products.shape[1]
         products = self._products / self.count
         upper = products[:, :, :inputs].triu()
@@ -196,7 +196,7 @@ class Regression:
         self._seen.add(x, y)
 
     def solve(self, ridge: float, prior: torch.Tensor, intercept: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
-        """The weights W nearest to the outputs, drawn towards `prior` where the inputs say little.
+        """Return the weights W nearest to the outputs, drawn towards `prior` where the inputs say little.
 
         Minimises mean|y − W x − b|² + λ|W − prior|², with λ the mean square of an input times
         `ridge` + inputs / (10 · rows): few rows leave more of the prior.
@@ -232,7 +232,7 @@ class Tail:
 
 
 def tail_of(graph: OpGraph, layer: str) -> Tail:
-    """The tail of one layer of a branch."""
+    """Return the tail of one layer of a branch."""
     end, norm = layer, None
     while len(graph.consumers[end]) == 1:
         following = graph.by_name[graph.consumers[end][0]]

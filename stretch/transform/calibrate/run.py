@@ -155,18 +155,18 @@ class NetworkFit:
 
 
 def _is_original(part: SegmentDesign, segment: Segment, missing: Sequence[int] = ()) -> bool:
-    """Whether a segment in one piece is the original's, but for some blocks."""
+    """Return whether a segment in one piece is the original's, but for some blocks."""
     scales = [(branch.depth, branch.width, branch.entry, branch.rewrites) for branch in part.branches]
     return scales == [(segment.depth - len(missing), segment.width, "none", ())]
 
 
 def _computes_the_same(placed: SegmentDesign, part: SegmentDesign) -> bool:
-    """Whether a segment that is in several parts computes with the original's weights, whatever arrives."""
+    """Return whether a segment that is in several parts computes with the original's weights, whatever arrives."""
     return join_of(placed.join).exact and placed is part
 
 
 def _segment_for(model: BranchedModel, placed: SegmentDesign, part: SegmentDesign, family: list[InheritedChannels]) -> BranchedSegment:
-    """A segment to be fitted: the model's own, or one in one piece with the weights of its parts."""
+    """Return a segment to be fitted: the model's own, or one in one piece with the weights of its parts."""
     segment = model.segment(placed.name)
     if placed is part:
         return segment
@@ -176,7 +176,7 @@ def _segment_for(model: BranchedModel, placed: SegmentDesign, part: SegmentDesig
 
 
 def _image_capacity(captured: Captured, images: Sequence[torch.Tensor], device: torch.device) -> int:
-    """How many more images than those that are given half of the memory holds; those that are given are checked."""
+    """Return how many more images than those that are given half of the memory holds; those that are given are checked."""
     input_shape = captured.graph.input.shape[1:]
     for batch in images:
         if tuple(batch.shape[1:]) != input_shape:
@@ -198,12 +198,12 @@ def _image_capacity(captured: Captured, images: Sequence[torch.Tensor], device: 
 
 
 def _largest_tensor(captured: Captured) -> int:
-    """Bytes of one image's largest activation."""
+    """Return the bytes of one image's largest activation."""
     return 4 * max(prod(op.shape) for op in captured.graph.ops) // captured.graph.input.shape[0]
 
 
 def undivided_design(captured: Captured, design: BranchDesign | None = None) -> BranchDesign:
-    """The original with the segments of `design`, so that its meeting points can be looked at; with its own stages if None."""
+    """Return the original with the segments of `design`, so that its meeting points can be looked at; with its own stages if None."""
     graph = captured.graph
     segments = split_segments(graph) if design is None else design_segments(graph, design)
     parts = tuple(SegmentDesign(s.name, s.start, s.end, (BranchScale("cpu", s.depth, s.width),)) for s in segments)

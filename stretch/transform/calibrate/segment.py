@@ -71,13 +71,13 @@ class Elimination:
         self._place = torch.full((len(covariance),), -1, device=covariance.device)
 
     def costs(self, units: torch.Tensor) -> torch.Tensor:
-        """Error by the removal of each single unit, relative to the variance of the outputs."""
+        """Return the error by the removal of each single unit, relative to the variance of the outputs."""
         weight = self._weight[:, units].movedim(0, 2)
         solved: torch.Tensor = torch.linalg.solve(self._diagonal_blocks(units), weight)
         return (weight * solved).sum((1, 2)) / self._size
 
     def _diagonal_blocks(self, units: torch.Tensor) -> torch.Tensor:
-        """The part of the inverse that is each unit's own, (units, inputs of each, inputs of each)."""
+        """Return the part of the inverse that is each unit's own, (units, inputs of each, inputs of each)."""
         places = self._place[units[:, 0]]
         if self._units.shape[1:] != units.shape[1:] or bool((places < 0).any()):
             self._units = units
@@ -104,13 +104,13 @@ class Elimination:
 
 
 def _products(factor: torch.Tensor, units: torch.Tensor) -> torch.Tensor:
-    """Diagonal blocks of `factor`ᵀ `factor` for units of inputs."""
+    """Return the diagonal blocks of `factor`ᵀ `factor` for units of inputs."""
     columns = factor[:, units].movedim(0, 2)
     return columns @ columns.mT
 
 
 def keep_units(count: int, keep: int, readers: list[tuple[Elimination, torch.Tensor]]) -> torch.Tensor:
-    """Units that remain after removing one after the other those with the smallest total error of all readers."""
+    """Return the units that remain after removing one after the other those with the smallest total error of all readers."""
     alive = torch.arange(count, device=readers[0][1].device)
     while len(alive) > keep:
         costs = torch.stack([layer.costs(inputs[alive]) for layer, inputs in readers]).sum(0)
@@ -124,7 +124,7 @@ def keep_units(count: int, keep: int, readers: list[tuple[Elimination, torch.Ten
 
 
 def conditional_covariance(covariance: torch.Tensor, observed: torch.Tensor, ridge: float) -> torch.Tensor:
-    """The conditional covariance given some of the variables.
+    """Return the conditional covariance given some of the variables.
 
     Args:
         covariance: (n, n) float64.
@@ -254,7 +254,7 @@ class ChannelChoice:
     def _layer(
         self, source: OpGraph, channels: ChannelGroups, name: str, decided: Mapping[int, torch.Tensor], matches: Matches
     ) -> Elimination | None:
-        """A layer with all its inputs, and its outputs that are known to stay."""
+        """Return a layer with all its inputs, and its outputs that are known to stay."""
         original = matches.get(name, name)
         if original not in self._covariances.layers:
             return None
@@ -275,7 +275,7 @@ class ChannelChoice:
     def _join(
         self, index: int, branch: ScaledBranch, others: Sequence[InheritedChannels], group: int
     ) -> tuple[Elimination, torch.Tensor] | None:
-        """The branch's part of the join, as one that reads its backbone; None where the group is not in it."""
+        """Return the branch's part of the join, as one that reads its backbone; None where the group is not in it."""
         join = join_of(self._part.join)
         # the backbone has the channels of the segment's end for any last block
         columns = _units(branch.channels, branch.source.output, group, 1)
@@ -297,12 +297,12 @@ class ChannelChoice:
 
 
 def _readers(source: OpGraph, channels: ChannelGroups) -> list[str]:
-    """Layers that have a weight for each channel that they read, in order."""
+    """Return the layers that have a weight for each channel that they read, in order."""
     return [op.name for op in source.ops if op.kind != "input" and kind_of(op.kind).dense(op.attrs)]
 
 
 def _last_reader(source: OpGraph, channels: ChannelGroups, readers: Iterable[str], group: int) -> int:
-    """Position of the last reader of a group; the end of the segment is last."""
+    """Return the position of the last reader of a group; the end of the segment is last."""
     if any(g == group for g, _ in channels.pieces[source.output]):
         return len(source.ops)
     position = {op.name: i for i, op in enumerate(source.ops)}
@@ -311,7 +311,7 @@ def _last_reader(source: OpGraph, channels: ChannelGroups, readers: Iterable[str
 
 
 def _columns(source: OpGraph, channels: ChannelGroups, name: str, group: int) -> torch.Tensor | None:
-    """Inputs of a layer that are one unit of a group each, (units, inputs of each); None if it does not read the group."""
+    """Return the inputs of a layer that are one unit of a group each, (units, inputs of each); None if it does not read the group."""
     op = source.by_name[name]
     kernel = op.attrs.get("kernel", (1, 1))
     assert isinstance(kernel, tuple)
@@ -319,7 +319,7 @@ def _columns(source: OpGraph, channels: ChannelGroups, name: str, group: int) ->
 
 
 def _units(channels: ChannelGroups, tensor: str, group: int, taps: int) -> torch.Tensor | None:
-    """Numbers of a tensor's channels, each `taps` inputs, that are one unit of a group each; None if it has none."""
+    """Return the numbers of a tensor's channels, each `taps` inputs, that are one unit of a group each; None if it has none."""
     parts, start = [], 0
     for unit_group, per in channels.pieces[tensor]:
         units = channels.units[unit_group]
@@ -330,7 +330,7 @@ def _units(channels: ChannelGroups, tensor: str, group: int, taps: int) -> torch
 
 
 def _kept_channels(channels: ChannelGroups, name: str, decided: Mapping[int, torch.Tensor]) -> torch.Tensor:
-    """Channels of an operator's output that stay, each once; all of a group that is not decided."""
+    """Return the channels of an operator's output that stay, each once; all of a group that is not decided."""
     parts, start = [], 0
     for group, per in channels.pieces[name]:
         units = decided[group].unique() if group in decided else torch.arange(channels.units[group])
@@ -391,7 +391,7 @@ def fit_join(
 
 
 def readout(output: torch.Tensor, target: torch.Tensor, ridge: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """The map that makes the most of a join without convolutions: of the original's backbone on the concatenated one.
+    """Return the map that makes the most of a join without convolutions: of the original's backbone on the concatenated one.
 
     Layers behind the join are fitted after it; this is the best that they can compute of the backbone.
     """
@@ -512,7 +512,7 @@ class FitTask:
     def _candidates(
         self, values: OriginalValues, blocks: Sequence[list[Matches]], choices: ChoiceSettings, way: Way | None = None
     ) -> list[Candidate]:
-        """The segment as it was built, and fitted in each way: that one if it is known. Without an error there is nothing to fit."""
+        """Return the segment as it was built, and fitted in each way: that one if it is known. Without an error there is nothing to fit."""
         built = Candidate(self._error(self._backbones(values), values), state_of(self.segment))
         if built.error <= _EXACT_ERROR:
             return [built]
@@ -536,7 +536,7 @@ class FitTask:
         return _distinct(options)
 
     def _on_fewer_images(self) -> "FitTask":
-        """The same fit of the same segment on some of the images."""
+        """Return the same fit of the same segment on some of the images."""
         fitted, every = self.split.fitted, self.split.images // RANKED
 
         def take(batches: Batches) -> list[torch.Tensor]:
@@ -656,7 +656,7 @@ class FitTask:
         return min(candidates, key=_error_of)
 
     def _trunk_branches(self, family: Sequence[InheritedChannels], values: OriginalValues) -> list[int]:
-        """Branches with all channels: one of them may be right as it is, and others be needed for little or nothing."""
+        """Return the branches with all channels: one of them may be right as it is, and others be needed for little or nothing."""
         all_channels = list(range(values.rows.shape[1]))
         return [i for i, inherited in enumerate(family) if join_of(self.part.join).adds and inherited.backbone.tolist() == all_channels]
 
@@ -675,21 +675,21 @@ class FitTask:
         return BranchOutput(torch.cat([rows_of(x, self._row_count) for x in batches[: self.split.fitted]]), batches[self.split.fitted :])
 
     def _backbones(self, values: OriginalValues) -> list[BranchOutput]:
-        """Backbones of the branches as they are; rows only where the error needs them."""
+        """Return the backbones of the branches as they are; rows only where the error needs them."""
         if join_of(self.part.join).widens:
             return [self._backbone([backbone_of(branch, x) for x in self.branch_inputs]) for branch in self._branches]
         no_rows, held_back = values.rows[:0], self.branch_inputs[self.split.fitted :]
         return [BranchOutput(no_rows, [backbone_of(branch, x) for x in held_back]) for branch in self._branches]
 
     def _readout(self, backbones: Sequence[BranchOutput], values: OriginalValues) -> Callable[[torch.Tensor], torch.Tensor]:
-        """Makes the segment's output comparable with the original's."""
+        """Return the makes the segment's output comparable with the original's."""
         if not join_of(self.part.join).widens:
             return lambda output: output
         weight, bias = readout(torch.cat([backbone.rows for backbone in backbones], 1), values.rows, self.ridge)
         return lambda output: torch.einsum("oc,nc...->no...", weight, output) + bias.reshape(-1, *[1] * (output.dim() - 2))
 
     def _error(self, backbones: Sequence[BranchOutput], values: OriginalValues) -> float:
-        """Squared error over the square of the original's output, for the images of the choice."""
+        """Return the squared error over the square of the original's output, for the images of the choice."""
         squared_error = total = 0.0
         read = self._readout(backbones, values)
         joins = [branch.get_submodule(JOIN_CONV) if hasattr(branch, JOIN_CONV) else None for branch in self._branches]
@@ -706,7 +706,7 @@ def _error_of(candidate: Candidate) -> float:
 
 
 def _backbone_name(inherited: InheritedChannels, branch: Branch) -> str:
-    """The operator that a branch's join reads, or its last."""
+    """Return the operator that a branch's join reads, or its last."""
     return next((reads[0] for name, reads, _ in branch.steps if name == JOIN_CONV), inherited.branch.graph.output)
 
 
@@ -720,5 +720,5 @@ def _distinct(options: Iterable[_T]) -> list[_T]:
 
 
 def state_of(module: torch.nn.Module) -> State:
-    """Copies of the weights and statistics of a module, by name."""
+    """Return the copies of the weights and statistics of a module, by name."""
     return {key: value.clone() for key, value in module.state_dict().items()}

@@ -48,7 +48,7 @@ Norm = nn.BatchNorm1d | nn.BatchNorm2d
 
 
 def norms(module: nn.Module) -> list[Norm]:
-    """All batch-norms of a module."""
+    """Return all batch-norms of a module."""
     return [m for m in module.modules() if isinstance(m, Norm)]
 
 
@@ -125,7 +125,7 @@ class Moments:
         self._squares = self._squares + rows.square_().sum(0)
 
     def take(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and variance, of what was added."""
+        """Return the mean and variance, of what was added."""
         assert self._shift is not None
         mean = self._sum / self._count
         return mean + self._shift, (self._squares / self._count - mean.square()).clamp_min(0)

@@ -41,7 +41,7 @@ _REAL = (
 
 
 def _by_kind(kind: Kind) -> Rule:
-    """The rule of an operator that one kind is written by and no other."""
+    """Return the rule of an operator that one kind is written by and no other."""
 
     def rule(node: ShapeNode) -> Cost:
         need(len(node.inputs) >= kind.min_inputs, f"it has {len(node.inputs)} inputs")
@@ -56,12 +56,12 @@ def _by_kind(kind: Kind) -> Rule:
 
 
 def _elementwise_cost(shape: tuple[int, ...], tensors: list[KnownTensor], type: int) -> Cost:
-    """One operation for each element and each tensor that is read."""
+    """Return one operation for each element and each tensor that is read."""
     return result_cost(shape, KnownTensor(shape).size * len(tensors), type)
 
 
 def _elementwise_rule(types: frozenset[int], count: int | None = None, result_type: int | None = None) -> Rule:
-    """Tensors of one type that broadcast: `count` of them or any number; into their own type or `made`."""
+    """Return the tensors of one type that broadcast: `count` of them or any number; into their own type or `made`."""
 
     def rule(node: ShapeNode) -> Cost:
         tensors = node.tensors(types)
@@ -148,7 +148,7 @@ RULES.update(
 
 
 def _reduced_shape(shape: tuple[int, ...], axes: list[int], keep: bool) -> list[int]:
-    """The shape once these axes are reduced."""
+    """Return the shape once these axes are reduced."""
     return [1 if i in axes else n for i, n in enumerate(shape) if keep or i not in axes]
 
 
@@ -194,7 +194,7 @@ def _batch_norm(node: ShapeNode) -> Cost:
 
 @rule("LayerNormalization")
 def _layer_norm(node: ShapeNode) -> Cost:
-    """The result, and the mean and the inverse deviation where they are asked for."""
+    """Return the result, and the mean and the inverse deviation where they are asked for."""
     x, rank = node.tensor(0, REALS), len(node.shape(0))
     axis = node.axis("axis", -1, rank)
     normalised = x.shape[axis:]
@@ -292,7 +292,7 @@ def _gemm(node: ShapeNode) -> Cost:
 
 @rule("Einsum")
 def _einsum(node: ShapeNode) -> Cost:
-    """Two tensors, each letter once in each, and the letters of the result stated."""
+    """Return two tensors, each letter once in each, and the letters of the result stated."""
     equation = node.string("equation", "").replace(" ", "")
     need(len(node.inputs) == 2, f"it has {len(node.inputs)} inputs, two are allowed")
     read, arrow, result = equation.partition("->")
@@ -313,7 +313,7 @@ _DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 
 
 def _recurrent(node: ShapeNode, gates: int, states: int) -> Cost:
-    """Shapes of all steps' outputs, and of the last states (ONNX operators, LSTM, GRU and RNN).
+    """Return the shapes of all steps' outputs, and of the last states (ONNX operators, LSTM, GRU and RNN).
 
     Args:
         node: A layer.
@@ -350,7 +350,7 @@ MAX_COLUMNS = 1 << 30
 
 
 def _image(node: ShapeNode, types: frozenset[int] = REALS) -> KnownTensor:
-    """Input 0, which must have a batch, channels, and one to three further axes."""
+    """Return the input 0, which must have a batch, channels, and one to three further axes."""
     x = node.tensor(0, types)
     need(3 <= len(x.shape) <= 5, f"its input has the shape {list(x.shape)}")
     return x
@@ -362,7 +362,7 @@ def _pads(node: ShapeNode, axes: int) -> tuple[int, ...]:
 
 
 def _windows(node: ShapeNode, kernel: tuple[int, ...], image: Shape) -> Shape:
-    """Sizes of what a window that moves over an image gives."""
+    """Return the sizes of what a window that moves over an image gives."""
     axes = len(kernel)
     strides, dilations = node.ints("strides", (1,) * axes, 1), node.ints("dilations", (1,) * axes, 1)
     pads, floors = _pads(node, axes), not node.integer("ceil_mode", 0)
@@ -426,7 +426,7 @@ def _check_columns(columns: int, weight: Shape, x: Shape) -> None:
 
 
 def _pool(node: ShapeNode, types: frozenset[int]) -> tuple[KnownTensor, int]:
-    """Output of a pool, and the elements of its window."""
+    """Return the output of a pool, and the elements of its window."""
     x = _image(node, types)
     axes = len(x.shape) - 2
     kernel, pads = node.ints("kernel_shape", (0,) * axes, 1), _pads(node, axes)
@@ -442,7 +442,7 @@ def _average_pool(node: ShapeNode) -> Cost:
 
 @rule("MaxPool")
 def _max_pool(node: ShapeNode) -> Cost:
-    """The largest element of each window, and where it lies where that is asked for."""
+    """Return the largest element of each window, and where it lies where that is asked for."""
     pooled, taps = _pool(node, REALS | BYTES)
     return Cost((pooled, KnownTensor(pooled.shape, INT64))[: node.results], pooled.size * taps)
 
@@ -455,7 +455,7 @@ def _global_pool(node: ShapeNode) -> Cost:
 
 @rule("Col2Im")
 def _columns_to_image(node: ShapeNode) -> Cost:
-    """Windows that lie side by side, (n, channels · window, windows), added up where they overlap in an image."""
+    """Return the windows that lie side by side, (n, channels · window, windows), added up where they overlap in an image."""
     x, image, kernel = node.tensor(0, REALS), tuple(node.numbers(1)), tuple(node.numbers(2))
     need(
         1 <= len(image) == len(kernel) <= 3 and min(*image, *kernel) > 0, f"it makes an image of {_product(image)} with {_product(kernel)}"

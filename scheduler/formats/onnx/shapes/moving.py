@@ -89,7 +89,7 @@ def _range(node: ShapeNode) -> Cost:
 
 
 def _real_range(bounds: Sequence[KnownTensor]) -> Cost:
-    """A range of reals, counted as ONNX Runtime counts it: the difference in single precision, the quotient in double."""
+    """Return a range of reals, counted as ONNX Runtime counts it: the difference in single precision, the quotient in double."""
     need(all(bound.size == 1 and bound.values for bound in bounds), "its bounds are no single constants")
     first, last, step = (np.float32(bound.values[0]) for bound in bounds if bound.values)
     need(bool(step != 0 and np.isfinite([first, last, step, last - first]).all()), f"it goes from {first:g} to {last:g} by {step:g}")
@@ -185,7 +185,7 @@ def _concat(node: ShapeNode) -> Cost:
 
 
 def _concatenated_values(tensors: Sequence[KnownTensor]) -> tuple[float, ...] | None:
-    """Elements of short constants one after the other, where they are lists."""
+    """Return the elements of short constants one after the other, where they are lists."""
     values: list[float] = []
     for tensor in tensors:
         if tensor.values is None or len(tensor.shape) != 1:
@@ -224,7 +224,7 @@ def _slice(node: ShapeNode) -> Cost:
 
 
 def _slice_length(size: int, start: int, end: int, step: int) -> int:
-    """Elements between bounds, clamped as ONNX says: forwards to the axis, backwards to its elements and before them."""
+    """Return the elements between bounds, clamped as ONNX says: forwards to the axis, backwards to its elements and before them."""
     first, last = (bound + size if bound < 0 else bound for bound in (start, end))
     if step > 0:
         return len(range(min(max(first, 0), size), min(max(last, 0), size), step))
@@ -296,7 +296,7 @@ def _gather(node: ShapeNode) -> Cost:
 
 
 def _elements(node: ShapeNode) -> tuple[KnownTensor, KnownTensor]:
-    """A tensor, and indices along one of its axes whose other sizes do not exceed the tensor's."""
+    """Return a tensor, and indices along one of its axes whose other sizes do not exceed the tensor's."""
     x, indices = node.tensor(0), node.tensor(1, INDICES)
     axis = node.axis("axis", 0, len(x.shape))
     fits = len(indices.shape) == len(x.shape) and all(i == axis or n <= x.shape[i] for i, n in enumerate(indices.shape))
@@ -312,7 +312,7 @@ def _gather_elements(node: ShapeNode) -> Cost:
 
 
 def _scatter(x: KnownTensor, updates: KnownTensor, expected: tuple[int, ...]) -> Cost:
-    """The tensor with others of this shape written into it."""
+    """Return the tensor with others of this shape written into it."""
     need(updates.shape == expected and updates.type == x.type, f"it writes {list(updates.shape)} where {list(expected)} goes")
     return result_cost(x.shape, x.size + updates.size, x.type)
 
@@ -324,7 +324,7 @@ def _scatter_elements(node: ShapeNode) -> Cost:
 
 
 def _indexed_shape(x: KnownTensor, indices: KnownTensor, batch: int) -> tuple[int, ...]:
-    """Sizes of what one tuple of indices points at."""
+    """Return the sizes of what one tuple of indices points at."""
     need(bool(indices.shape and x.shape), "one of its inputs is a single number")
     most = min(len(x.shape), len(indices.shape) - 1 if batch else len(x.shape))
     need(0 <= batch <= most and x.shape[:batch] == indices.shape[:batch], f"its batch_dims is {batch}")

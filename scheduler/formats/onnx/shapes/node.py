@@ -46,7 +46,7 @@ class KnownTensor:
         return math.prod(self.shape)
 
     def reshape(self, shape: Sequence[int]) -> "KnownTensor":
-        """The same elements in another shape."""
+        """Return the same elements in another shape."""
         return KnownTensor(tuple(shape), self.type, self.values)
 
 
@@ -72,41 +72,41 @@ class ShapeNode:
     results: int = 1  # How many tensors it writes.
 
     def optional(self, i: int) -> KnownTensor | None:
-        """Input `i`, or None if it is left out."""
+        """Return the input `i`, or None if it is left out."""
         return self.inputs[i] if i < len(self.inputs) else None
 
     def tensor(self, i: int, types: frozenset[int] = ANY) -> KnownTensor:
-        """Input `i`, which must be there and have one of these element types."""
+        """Return the input `i`, which must be there and have one of these element types."""
         present = require(self.optional(i), f"it has no input {i}")
         need(present.type in types, f"its input {i} is of type {TYPE_NAMES[present.type]}")
         return present
 
     def tensors(self, types: frozenset[int] = ANY) -> list[KnownTensor]:
-        """All inputs, which must be of one element type, and one of these."""
+        """Return all inputs, which must be of one element type, and one of these."""
         inputs = [self.tensor(i, types) for i in range(len(self.inputs))]
         need(bool(inputs), "it has no inputs")
         need(len({tensor.type for tensor in inputs}) == 1, "its inputs differ in their element types")
         return inputs
 
     def shape(self, i: int) -> Shape:
-        """Shape of input `i`, which must be there."""
+        """Return the shape of input `i`, which must be there."""
         return self.tensor(i).shape
 
     def numbers(self, i: int) -> list[int]:
-        """Whole numbers of input `i`, which must be a short constant."""
+        """Return the whole numbers of input `i`, which must be a short constant."""
         tensor = self.tensor(i)
         values = require(tensor.values, f"its input {i} is no short constant")
         need(tensor.type in INDICES and len(tensor.shape) <= 1, f"its input {i} is no list of whole numbers")
         return [int(n) for n in values]
 
     def number(self, i: int) -> int:
-        """The one whole number of input `i`."""
+        """Return the one whole number of input `i`."""
         numbers = self.numbers(i)
         need(len(numbers) == 1, f"its input {i} has {len(numbers)} numbers, one is needed")
         return numbers[0]
 
     def attribute_or_input(self, name: str, i: int) -> list[int] | None:
-        """Whole numbers that are an attribute, or input `i` in later opsets; None where both are left out."""
+        """Return the whole numbers that are an attribute, or input `i` in later opsets; None where both are left out."""
         if self.optional(i) is not None:
             return self.numbers(i)
         if name not in self.attrs:
@@ -116,7 +116,7 @@ class ShapeNode:
         return list(value)
 
     def ints(self, name: str, default: Sequence[int], minimum: int) -> tuple[int, ...]:
-        """A list of whole numbers among the attributes, as long as `default`, each within `least` and `MAX_STEP`."""
+        """Return a list of whole numbers among the attributes, as long as `default`, each within `least` and `MAX_STEP`."""
         value = self.attrs.get(name, default)
         listed = isinstance(value, Sequence) and not isinstance(value, bytes)
         need(listed and len(value) == len(default), f"its {name} is {str(value)[:60]}")
@@ -124,19 +124,19 @@ class ShapeNode:
         return tuple(value)
 
     def integer(self, name: str, default: int) -> int:
-        """A whole number among the attributes."""
+        """Return a whole number among the attributes."""
         value = self.attrs.get(name, default)
         need(isinstance(value, int), f"its {name} is no whole number")
         return int(value)
 
     def string(self, name: str, default: str) -> str:
-        """A word among the attributes."""
+        """Return a word among the attributes."""
         value = self.attrs.get(name, default)
         need(isinstance(value, bytes | str), f"its {name} is no word")
         return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
     def axis(self, name: str, default: int, rank: int) -> int:
-        """An axis among the attributes, counted from the first."""
+        """Return an axis among the attributes, counted from the first."""
         return normalise_axis(self.integer(name, default), rank, name)
 
 
@@ -185,7 +185,7 @@ def normalise_axes(axes: Iterable[int], rank: int) -> list[int]:
 
 
 def broadcast(shapes: Sequence[Shape]) -> Shape:
-    """The shape that tensors of several shapes have together, as numpy has it."""
+    """Return the shape that tensors of several shapes have together, as numpy has it."""
     result: list[int] = []
     need(bool(shapes), "it has no inputs")
     for i in range(1, max(map(len, shapes)) + 1):

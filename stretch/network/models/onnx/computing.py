@@ -20,14 +20,14 @@ from stretch.network.models.onnx.network import RULES, OnnxSite, Rule, Value, ru
 
 
 def linear(weight: np.ndarray, bias: np.ndarray | None) -> nn.Module:
-    """A linear layer; `weight` is out × in, `bias` a number for each output or one for all."""
+    """Return a linear layer; `weight` is out × in, `bias` a number for each output or one for all."""
     module = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
     return with_weights(module, weight=weight, bias=None if bias is None else np.broadcast_to(bias, weight.shape[:1]))
 
 
 @rule("Gemm")
 def _gemm(site: OnnxSite) -> fx.Node:
-    """Alpha · A · B + beta · C (ONNX Gemm)."""
+    """Return the alpha · A · B + beta · C (ONNX Gemm)."""
     weight, bias = site.require_stored(1, "weight"), site.optional_stored(2, "bias")
     need(not site.flag("transA") and weight.ndim == 2 and len(site.shape) == 2, "it turns what it reads, or reads no matrix")
     weight = (weight if site.flag("transB") else weight.T) * np.float32(site.attrs.get("alpha", 1.0))
@@ -52,7 +52,7 @@ UNSCALED = "unscaled"
 
 
 def fold_constant(site: OnnxSite, x: Value, numbers: Value, *, scales: bool) -> fx.Node | None:
-    """A product with stored numbers as its bias, or with its weights times them; None where they are no part of a layer.
+    """Return a product with stored numbers as its bias, or with its weights times them; None where they are no part of a layer.
 
     Any product of matrices takes a bias; only one of whole numbers (`UNSCALED`) is scaled, and biased however the numbers broadcast.
     """
@@ -87,7 +87,7 @@ def fold_constant(site: OnnxSite, x: Value, numbers: Value, *, scales: bool) -> 
 
 
 def times(site: OnnxSite, x: fx.Node, factor: np.ndarray) -> fx.Node:
-    """A tensor times stored numbers, by its weights where it is a product of whole ones."""
+    """Return a tensor times stored numbers, by its weights where it is a product of whole ones."""
     if factor.size == 1 and factor.item() == 1:
         return x
     result = fold_constant(site, x, factor, scales=True)
@@ -127,7 +127,7 @@ _TYPES = {FLOAT: torch.float32, FLOAT16: torch.float32, INT32: torch.int32, INT6
 
 
 def _function_rule(function: Any, *numbers: tuple[str, float]) -> Rule:
-    """The rule of a function of a tensor and of attributes that are numbers, which have defaults."""
+    """Return the rule of a function of a tensor and of attributes that are numbers, which have defaults."""
     return lambda site: site.call(function, site.x, *(site.real(name, usual) for name, usual in numbers))
 
 
@@ -147,7 +147,7 @@ RULES.update(
 
 
 def operand(site: OnnxSite, i: int) -> Any:
-    """Input `i` as what a function of torch combines with a tensor: a single stored number is a number."""
+    """Return the input `i` as what a function of torch combines with a tensor: a single stored number is a number."""
     value, rank = site.value(i), max((len(shape_of(value)) for value in site.inputs if isinstance(value, fx.Node)), default=0)
     return value.item() if isinstance(value, np.ndarray) and value.size == 1 and value.ndim <= rank else site.tensor(i)
 
@@ -168,7 +168,7 @@ def _reduce_inputs(site: OnnxSite, function: Any, read: Any = OnnxSite.tensor) -
 
 @rule("Div")
 def _quotient(site: OnnxSite) -> fx.Node:
-    """A quotient; of whole numbers the whole one towards zero, as in C."""
+    """Return a quotient; of whole numbers the whole one towards zero, as in C."""
     if _type_of(site, 0).is_floating_point:
         return _pair(site, operator.truediv)
     return site.call(torch.div, operand(site, 0), operand(site, 1), rounding_mode="trunc")
@@ -176,7 +176,7 @@ def _quotient(site: OnnxSite) -> fx.Node:
 
 @rule("Selu")
 def _selu(site: OnnxSite) -> fx.Node:
-    """Gamma · elu(x, alpha); torch's own has the numbers of its paper, as ONNX where it leaves them out."""
+    """Return the gamma · elu(x, alpha); torch's own has the numbers of its paper, as ONNX where it leaves them out."""
     alpha, gamma = site.real("alpha", _SELU[0]), site.real("gamma", _SELU[1])
     if abs(alpha - _SELU[0]) < 1e-6 and abs(gamma - _SELU[1]) < 1e-6:
         return site.call(F.selu, site.x)
@@ -247,7 +247,7 @@ def _hard_sigmoid(site: OnnxSite) -> fx.Node:
 
 @rule("PRelu")
 def _prelu(site: OnnxSite) -> fx.Node:
-    """A slope for all elements or for each channel is a layer of torch; of others the two halves are added."""
+    """Return a slope for all elements or for each channel is a layer of torch; of others the two halves are added."""
     slope, shape = site.value(1), site.shape
     if isinstance(slope, np.ndarray) and len(shape) > 1:
         sizes = (1,) * (len(shape) - slope.ndim) + slope.shape
@@ -271,7 +271,7 @@ def _as_type(site: OnnxSite, kind: torch.dtype) -> fx.Node:
 
 
 def _dropout(site: OnnxSite) -> fx.Node:
-    """The operator's input: nothing is dropped where nothing is trained."""
+    """Return the operator's input: nothing is dropped where nothing is trained."""
     training = site.optional_stored(2, "training mode")
     need(training is None or not training.any(), "it is in training mode")
     return site.x
@@ -370,7 +370,7 @@ def _soft(site: OnnxSite, function: Any) -> fx.Node:
 
 
 def _axes(site: OnnxSite) -> tuple[list[int], bool]:
-    """Axes that are reduced, counted from the first, and whether they are kept as 1."""
+    """Return the axes that are reduced, counted from the first, and whether they are kept as 1."""
     axes, rank = site.int_list("axes", 1), len(site.shape)
     need(bool(axes) or not site.flag("noop_with_empty_axes"), "it reduces nothing")
     return sorted(axis % rank for axis in axes or range(rank)), site.flag("keepdims", True)
@@ -378,7 +378,7 @@ def _axes(site: OnnxSite) -> tuple[list[int], bool]:
 
 @rule("ReduceMean")
 def _mean(site: OnnxSite) -> fx.Node:
-    """A mean; over height and width it is what torch's networks call a pool."""
+    """Return a mean; over height and width it is what torch's networks call a pool."""
     axes, keep = _axes(site)
     if axes == [2, 3] and len(site.shape) == 4 and keep:
         return pooled_to_one(site)
@@ -386,7 +386,7 @@ def _mean(site: OnnxSite) -> fx.Node:
 
 
 def _reduction(site: OnnxSite, function: Any, before: Any = None, after: Any = None, **options: Any) -> fx.Node:
-    """A reduction of what a function makes of each element before, and what another makes of its result."""
+    """Return a reduction of what a function makes of each element before, and what another makes of its result."""
     axes, keep = _axes(site)
     x = site.x if before is None else site.call(before, site.x)
     total = site.call(function, x, dim=axes, keepdim=keep, **options)
@@ -404,7 +404,7 @@ def _product(site: OnnxSite) -> fx.Node:
 
 @rule("TopK")
 def _largest(site: OnnxSite) -> list[fx.Node]:
-    """The largest or smallest elements, in order, and their positions."""
+    """Return the largest or smallest elements, in order, and their positions."""
     count, axis = int(site.require_stored(1, "number").ravel()[0]), site.integer("axis", -1)
     result = site.call(torch.topk, site.x, count, axis, site.flag("largest", True), True)
     return [site.call(operator.getitem, result, i) for i in range(site.results)]
@@ -415,7 +415,7 @@ def _arg_reduction(site: OnnxSite, function: Any) -> fx.Node:
 
 
 def _cumulative(site: OnnxSite, function: Any, neutral: float) -> fx.Node:
-    """Up to each element, or to before it (`exclusive`), or from behind (`reverse`)."""
+    """Return the up to each element, or to before it (`exclusive`), or from behind (`reverse`)."""
     axis, x = normalise_axis(int(site.require_stored(1, "axis").item()), len(site.shape)), site.x
     back = site.flag("reverse")
     x = site.call(torch.flip, x, [axis]) if back else x
@@ -450,7 +450,7 @@ RULES.update(
 
 @rule("Hardmax")
 def _hard_max(site: OnnxSite) -> fx.Node:
-    """1 where the largest element is, the first of several."""
+    """Return 1 where the largest element is, the first of several."""
     rank = len(site.shape)
     axis = normalise_axis(site.integer("axis", -1 if site.opset >= 13 else 1), rank)
     need(site.opset >= 13 or axis == rank - 1, "before opset 13 several axes are one for it")
@@ -462,7 +462,7 @@ def _hard_max(site: OnnxSite) -> fx.Node:
 
 # Attention, the embedding of positions before it, and recurrent layers of ONNX, as torch's functions.
 def _split_heads(site: OnnxSite, x: fx.Node, heads: int) -> fx.Node:
-    """Batch × tokens × channels as batch × heads × tokens × channels of each."""
+    """Return the batch × tokens × channels as batch × heads × tokens × channels of each."""
     batch, tokens, channels = shape_of(x)
     need(heads >= 1 and not channels % heads, f"its {channels} channels are not of {heads} heads")
     parted = site.call(torch.reshape, x, (batch, tokens, heads, channels // heads))
@@ -500,7 +500,7 @@ def _attention(site: OnnxSite) -> fx.Node:
 
 
 def _rotary_table(site: OnnxSite, i: int, noun: str, sizes: Sequence[int]) -> fx.Node:
-    """Cosines or sines for each token, batch × tokens × half of what turns, with an axis for the heads."""
+    """Return the cosines or sines for each token, batch × tokens × half of what turns, with an axis for the heads."""
     batch, tokens, half, axis = sizes
     table, positions = site.require_stored(i, noun), site.optional_stored(3, "positions")
     if positions is not None:
@@ -521,7 +521,7 @@ def _rotary_table(site: OnnxSite, i: int, noun: str, sizes: Sequence[int]) -> fx
 
 @rule("RotaryEmbedding")
 def _rotary(site: OnnxSite) -> fx.Node:
-    """Pairs of channels turned by an angle that grows with the token's place (Su et al., RoFormer, section 3.2)."""
+    """Return the pairs of channels turned by an angle that grows with the token's place (Su et al., RoFormer, section 3.2)."""
     shape, x, axis = site.shape, site.x, 1
     if len(shape) == 3:
         heads = site.integer("num_heads")
@@ -566,7 +566,7 @@ def _check_layer(site: OnnxSite, directions: int) -> None:
 
 
 def _parameters(site: OnnxSite, directions: int, size: int) -> list[fx.Node]:
-    """Weights and biases of each direction, as torch's functions take them."""
+    """Return the weights and biases of each direction, as torch's functions take them."""
     gates = len(_GATES[site.op]) * size
     weight, recurrent = site.require_stored(1, "weight"), site.require_stored(2, "recurrent weight")
     bias = site.optional_stored(3, "bias")
@@ -599,7 +599,7 @@ def _recurrent(site: OnnxSite) -> list[fx.Node]:
 
 
 def _state(site: OnnxSite, i: int, shape: tuple[int, ...]) -> fx.Node:
-    """Initial state of a layer: zeros by default."""
+    """Return the initial state of a layer: zeros by default."""
     if site.value(i) is None:
         return site.builder.add_tensor(np.zeros(shape, np.float32), f"{site.name}_state_{i}", learned=False)
     if shape_of(site.tensor(i)) != shape:

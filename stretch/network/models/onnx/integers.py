@@ -20,7 +20,7 @@ _SIX = 0.02
 
 
 def stated_quantisation(site: OnnxSite, scale: int, zero: int, kind: type[np.generic] = np.uint8) -> Quantisation:
-    """The quantisation that inputs `scale` and `zero` of a node state; bytes are of `kind` where the zero point is left out."""
+    """Return the quantisation that inputs `scale` and `zero` of a node state; bytes are of `kind` where the zero point is left out."""
     optional = site.optional_stored(zero, "zero point")
     return Quantisation(site.require_stored(scale, "scale"), np.zeros((), kind) if optional is None else optional)
 
@@ -42,7 +42,7 @@ def _quantise(site: OnnxSite) -> QuantisedTensor:
 
 @rule("DequantizeLinear", quantising=True)
 def _dequantise(site: OnnxSite) -> fx.Node:
-    """The operator's input: the scales of activations are calibrated again. Whole numbers from a product are scaled."""
+    """Return the operator's input: the scales of activations are calibrated again. Whole numbers from a product are scaled."""
     current = site.quantisation_of(0)
     if current is None:
         quant = stated_quantisation(site, 1, 2, np.int32)
@@ -55,7 +55,7 @@ def _dequantise(site: OnnxSite) -> fx.Node:
 
 @rule("DynamicQuantizeLinear", quantising=True)
 def _quantise_by_range(site: OnnxSite) -> list[QuantisedTensor | np.ndarray]:
-    """The operator's input, with scale 1: each of its products is multiplied by the scale."""
+    """Return the operator's input, with scale 1: each of its products is multiplied by the scale."""
     quant = Quantisation(np.ones((), np.float32), np.zeros((), np.uint8))
     return [QuantisedTensor(site.x, quant), quant.scale, quant.zero_point]
 
@@ -90,12 +90,12 @@ _FORMS = {
 
 
 def _weight_axis(op: str, attrs: Mapping[str, Any]) -> int:
-    """The axis of a weight along which scales differ: that of its output."""
+    """Return the axis of a weight along which scales differ: that of its output."""
     return 0 if op == "Conv" or (op == "Gemm" and attrs.get("transB", 0)) else -1
 
 
 def _input_as_reals(site: OnnxSite, i: int, quant: Quantisation, axis: int) -> Value:
-    """The numbers that the bytes of input `i` represent."""
+    """Return the numbers that the bytes of input `i` represent."""
     value = site.value(i)
     if isinstance(value, np.ndarray):
         need(
@@ -108,7 +108,7 @@ def _input_as_reals(site: OnnxSite, i: int, quant: Quantisation, axis: int) -> V
 
 
 def _run_on_reals(site: OnnxSite, op: str, inputs: Sequence[Value]) -> fx.Node:
-    """Output of the operator on reals for these."""
+    """Return the output of the operator on reals for these."""
     need(not site.attrs.get("channels_last", 0), "its channels are last")
     built = RULES[op](replace(site, op=op, inputs=inputs, opset=int(site.attrs.get("opset", site.opset)), quants=()))
     assert isinstance(built, fx.Node)
@@ -131,7 +131,7 @@ def _integer_rule(form: _ByteInputs) -> Rule:
 
 
 def _bias(site: OnnxSite, form: _ByteInputs, quants: Sequence[Quantisation]) -> np.ndarray | None:
-    """A bias in reals: the scale of a product of bytes is that of both."""
+    """Return a bias in reals: the scale of a product of bytes is that of both."""
     bias = None if form.bias is None else site.optional_stored(form.bias, "bias")
     if bias is None:
         return None
@@ -157,7 +157,7 @@ def _quantized_where(site: OnnxSite) -> QuantisedTensor:
 
 
 def _without_zero_point(site: OnnxSite, i: int, zero: int, axis: int) -> Value:
-    """The bytes of input `i` without their zero point, as reals."""
+    """Return the bytes of input `i` without their zero point, as reals."""
     value, point = site.value(i), site.optional_stored(zero, "zero point")
     quant = site.quantisation_of(i)
     kind = value.dtype if isinstance(value, np.ndarray) else np.uint8 if quant is None else quant.zero_point.dtype
@@ -167,7 +167,7 @@ def _without_zero_point(site: OnnxSite, i: int, zero: int, axis: int) -> Value:
 
 @rule("MatMulInteger", "ConvInteger", quantising=True)
 def _product(site: OnnxSite) -> fx.Node:
-    """A product of whole numbers, as reals; the scales that it is multiplied by become part of its weights."""
+    """Return a product of whole numbers, as reals; the scales that it is multiplied by become part of its weights."""
     op = site.op.removesuffix("Integer")
     computed = _run_on_reals(site, op, [_without_zero_point(site, i, i + 2, _weight_axis(op, site.attrs)) for i in (0, 1)])
     if site.builder.module_of(computed) is not None:
@@ -177,7 +177,7 @@ def _product(site: OnnxSite) -> fx.Node:
 
 @rule(f"{_MS}.DynamicQuantizeMatMul", quantising=True)
 def _rounded_product(site: OnnxSite) -> fx.Node:
-    """A product of reals, rounded by their own range on the way, and of a stored weight whose columns may have scales of their own."""
+    """Return a product of reals, rounded by their own range on the way, and of a stored weight whose columns may have scales of their own."""
     weight = site.require_stored(1, "weight")
     reals = stated_quantisation(site, 2, 3, weight.dtype.type).dequantize(weight, -1)
     return _with_bias(site, 4, _run_on_reals(site, "MatMul", [site.x, reals]))
@@ -185,7 +185,7 @@ def _rounded_product(site: OnnxSite) -> fx.Node:
 
 @rule(f"{_MS}.MatMulIntegerToFloat", quantising=True)
 def _product_of_reals(site: OnnxSite) -> fx.Node:
-    """A product of bytes, scaled."""
+    """Return a product of bytes, scaled."""
     parts = [_input_as_reals(site, i, stated_quantisation(site, i + 2, i + 4), -1) for i in (0, 1)]
     return _with_bias(site, 6, _run_on_reals(site, "MatMul", parts))
 
@@ -196,7 +196,7 @@ def _with_bias(site: OnnxSite, i: int, product: fx.Node) -> fx.Node:
 
 @rule(f"{_MS}.DynamicQuantizeLSTM", quantising=True)
 def _lstm(site: OnnxSite) -> Result | Sequence[Result]:
-    """An LSTM whose weights lie turned: inputs × gates of each direction."""
+    """Return an LSTM whose weights lie turned: inputs × gates of each direction."""
     weights = []
     for i, (scale, zero) in ((1, (8, 9)), (2, (10, 11))):
         weight, quant = site.require_stored(i, "weight"), stated_quantisation(site, scale, zero, np.uint8)

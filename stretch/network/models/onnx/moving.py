@@ -25,13 +25,13 @@ _MODES = {"reflect": "reflect", "edge": "replicate", "wrap": "circular"}
 
 
 def _output_shape(site: OnnxSite) -> tuple[int, ...]:
-    """The shape of a node's first result."""
+    """Return the shape of a node's first result."""
     return cost_of(site.op, site.inputs, site.attrs, site.results).shape
 
 
 @rule("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 def _reshape_to(site: OnnxSite) -> fx.Node:
-    """The same elements in another shape; all axes but the batch in one is what torch calls flattening."""
+    """Return the same elements in another shape; all axes but the batch in one is what torch calls flattening."""
     before, after = site.shape, _output_shape(site)
     if before == after:
         return site.x
@@ -98,7 +98,7 @@ RULES.update(
 
 
 def _pad_axes(site: OnnxSite, pairs: Sequence[tuple[int, int]], mode: str = "constant", value: float = 0.0) -> fx.Node:
-    """Padding of each axis before and behind; torch takes the last axes alone, from the last one on."""
+    """Return the padding of each axis before and behind; torch takes the last axes alone, from the last one on."""
     pairs = pairs[next((i for i, pair in enumerate(pairs) if any(pair)), len(pairs)) :]
     flat = [side for pair in reversed(pairs) for side in pair]
     if not flat:
@@ -118,7 +118,7 @@ def _pad(site: OnnxSite) -> fx.Node:
 
 @rule("CenterCropPad")
 def _center_crop_pad(site: OnnxSite) -> fx.Node:
-    """The given number of elements around the middle of each axis, with zeros where there are fewer."""
+    """Return the given number of elements around the middle of each axis, with zeros where there are fewer."""
     shape, target = site.shape, site.numbers(1, "shape")
     axes = [normalise_axis(int(axis), len(shape)) for axis in site.attrs.get("axes", range(len(shape)))]
     pairs = [(0, 0)] * len(shape)
@@ -130,7 +130,7 @@ def _center_crop_pad(site: OnnxSite) -> fx.Node:
 
 @rule("Col2Im")
 def _image_of_columns(site: OnnxSite) -> fx.Node:
-    """The sum of blocks at their places in an image."""
+    """Return the sum of blocks at their places in an image."""
     size, block = (site.numbers(i, role) for i, role in ((1, "image"), (2, "block")))
     need(len(size) == 2 and len(block) == 2, f"its image has {len(size)} axes")
     steps, gaps = ([int(n) for n in site.attrs.get(name, [1, 1])] for name in ("strides", "dilations"))
@@ -141,7 +141,7 @@ def _image_of_columns(site: OnnxSite) -> fx.Node:
 
 @rule("EyeLike")
 def _eye(site: OnnxSite) -> np.ndarray:
-    """1 along a diagonal, which only the shape decides."""
+    """Return 1 along a diagonal, which only the shape decides."""
     need(len(site.shape) == 2, f"it reads a tensor of shape {list(site.shape)}, no matrix")
     kind = site.integer("dtype", FLOAT)
     need(kind in (FLOAT, INT32, INT64), f"it makes type {kind}")
@@ -152,7 +152,7 @@ def _eye(site: OnnxSite) -> np.ndarray:
 
 @rule("DepthToSpace", "SpaceToDepth")
 def _blocks(site: OnnxSite) -> fx.Node:
-    """Channels and the pixels of blocks become each other."""
+    """Return the channels and the pixels of blocks become each other."""
     result = _output_shape(site)
     (n, c, h, w), block = site.shape, int(site.attrs["blocksize"])
     if site.op == "SpaceToDepth":
@@ -168,7 +168,7 @@ _HALF = 1e-5
 
 
 def _nearer(at: np.ndarray, up: bool) -> np.ndarray:
-    """The nearer whole number; of halves the larger or the smaller one."""
+    """Return the nearer whole number; of halves the larger or the smaller one."""
     low = np.floor(at)
     return np.asarray(low + np.where(np.abs(at - low - 0.5) < _HALF, up, at - low > 0.5))
 
@@ -236,14 +236,14 @@ def _tent(x: np.ndarray) -> np.ndarray:
 
 
 def _cubic(x: np.ndarray, a: float) -> np.ndarray:
-    """The convolution kernel of Keys, Cubic Convolution Interpolation for Digital Image Processing, equation 15."""
+    """Return the convolution kernel of Keys, Cubic Convolution Interpolation for Digital Image Processing, equation 15."""
     x = np.abs(x)
     far = ((x - 5) * x + 8) * x * a - 4 * a
     return np.where(x <= 1, ((a + 2) * x - (a + 3)) * x * x + 1, np.where(x < 2, far, 0))
 
 
 def _shares(at: np.ndarray, old: int, width: float, function: Callable[[np.ndarray], np.ndarray], *, outside: bool) -> np.ndarray:
-    """How much of each old pixel is in each new one, new × old; those `outside` count as the border, or not at all."""
+    """Return how much of each old pixel is in each new one, new × old; those `outside` count as the border, or not at all."""
     reach = int(np.ceil(2 * width)) + old
     pixels = np.arange(-reach, old + reach)
     shares = function((pixels - at[:, None].astype(np.float64)) / width)
@@ -254,7 +254,7 @@ def _shares(at: np.ndarray, old: int, width: float, function: Callable[[np.ndarr
 
 
 def _resize_coordinates(site: OnnxSite, coordinates: str, target: Sequence[int], factors: Sequence[float]) -> list[np.ndarray]:
-    """Where each new row and column lies among the old ones (ONNX operators, Resize), in single precision as runtimes have it."""
+    """Return where each new row and column lies among the old ones (ONNX operators, Resize), in single precision as runtimes have it."""
     positions = []
     for old, new, scale in zip(site.shape[2:], target, factors, strict=True):
         at, factor = np.arange(new, dtype=np.float32), np.float32(scale)
@@ -275,7 +275,7 @@ def _resize_coordinates(site: OnnxSite, coordinates: str, target: Sequence[int],
 
 
 def _resize_shape(site: OnnxSite) -> tuple[tuple[int, ...], list[float]]:
-    """The shape that a resizing makes, by scales or, in later opsets, to sizes; and the scales."""
+    """Return the shape that a resizing makes, by scales or, in later opsets, to sizes; and the scales."""
     sizes = site.optional_stored(3, "sizes")
     if sizes is not None and sizes.size:
         size = tuple(int(n) for n in sizes)
@@ -309,7 +309,7 @@ def _sizes_of(value: Value) -> tuple[int, ...]:
 
 
 def _indices(site: OnnxSite, sizes: Sequence[int]) -> fx.Node | np.ndarray:
-    """Input 1, indices into axes of these sizes (one, or one for each place along its last axis), counted from the first."""
+    """Return the input 1, indices into axes of these sizes (one, or one for each place along its last axis), counted from the first."""
     value = site.value(1)
     bound = np.array(sizes, np.int64) if len(sizes) > 1 else np.array(sizes[0], np.int64)
     if isinstance(value, np.ndarray):
@@ -333,7 +333,7 @@ def _reshape_node(site: OnnxSite, x: fx.Node, shape: Sequence[int]) -> fx.Node:
 
 
 def _select(site: OnnxSite, x: fx.Node, axis: int, indices: fx.Node | np.ndarray) -> fx.Node:
-    """The parts of a tensor along an axis that indices point at, in the shape of these."""
+    """Return the parts of a tensor along an axis that indices point at, in the shape of these."""
     sizes, shape = _sizes_of(indices), shape_of(x)
     flat = indices.reshape(-1) if isinstance(indices, np.ndarray) else _reshape_node(site, indices, (prod(sizes),))
     selected = site.call(torch.index_select, x, axis, _as_tensor(site, flat))
@@ -356,14 +356,14 @@ def _gather_elements(site: OnnxSite) -> fx.Node:
 
 
 def _reduction(site: OnnxSite) -> str | None:
-    """Combination of a written number with the present one, by torch's name; None for none."""
+    """Return the combination of a written number with the present one, by torch's name; None for none."""
     how = site.word("reduction", "none")
     need(how == "none" or how in _REDUCTIONS, f"its reduction is `{how[:20]}`")
     return _REDUCTIONS.get(how)
 
 
 def _scatter(site: OnnxSite, x: fx.Node, axis: int, indices: fx.Node, written: fx.Node, reduction: str | None) -> fx.Node:
-    """A tensor with numbers written into it, or combined with those that are there."""
+    """Return a tensor with numbers written into it, or combined with those that are there."""
     if reduction is None:
         return site.call(torch.scatter, x, axis, indices, written)
     return site.call(torch.scatter_reduce, x, axis, indices, written, reduction)
@@ -378,7 +378,7 @@ def _scatter_elements(site: OnnxSite) -> fx.Node:
 
 
 def _flat(site: OnnxSite, batch: int) -> tuple[fx.Node | np.ndarray, int]:
-    """Indices of several axes as one number each, counted over all of these axes, and how many axes these are with the batch's."""
+    """Return the indices of several axes as one number each, counted over all of these axes, and how many axes these are with the batch's."""
     shape, sizes = site.shape, _sizes_of(site.value(1))
     if not sizes or not 0 <= batch < min(len(sizes), len(shape)) or shape[:batch] != sizes[:batch]:
         raise StretchError(f"its indices have the shape {list(sizes)} for {list(shape)}, {batch} axes of them alike")
@@ -396,7 +396,7 @@ def _flat(site: OnnxSite, batch: int) -> tuple[fx.Node | np.ndarray, int]:
 
 @rule("GatherND")
 def _gather_nd(site: OnnxSite) -> fx.Node:
-    """All axes that are pointed into are one, into which single numbers point."""
+    """Return all axes that are pointed into are one, into which single numbers point."""
     shape = site.shape
     indices, last = _flat(site, site.integer("batch_dims"))
     return _select(site, _reshape_node(site, site.x, (prod(shape[:last]), *shape[last:])), 0, indices)
@@ -404,7 +404,7 @@ def _gather_nd(site: OnnxSite) -> fx.Node:
 
 @rule("ScatterND")
 def _scatter_nd(site: OnnxSite) -> fx.Node:
-    """All axes that are pointed into are one, and all others another."""
+    """Return all axes that are pointed into are one, and all others another."""
     shape, reduction = site.shape, _reduction(site)
     indices, last = _flat(site, 0)
     sizes, width = _sizes_of(indices), prod(shape[last:])
@@ -419,7 +419,7 @@ def _scatter_nd(site: OnnxSite) -> fx.Node:
 
 @rule("OneHot")
 def _one_hot(site: OnnxSite) -> fx.Node:
-    """Where a place has the number that the tensor says, counted from the first or the last."""
+    """Return where a place has the number that the tensor says, counted from the first or the last."""
     values, depth = site.require_stored(2, "values").reshape(-1), int(site.require_stored(1, "depth").reshape(-1)[0])
     rank = len(site.shape)
     axis = normalise_axis(site.integer("axis", -1), rank + 1)
@@ -443,7 +443,7 @@ def _grid_sample(site: OnnxSite) -> fx.Node:
 
 @rule("AffineGrid")
 def _affine_grid(site: OnnxSite) -> fx.Node:
-    """Places of an image of this size after an affine map."""
+    """Return the places of an image of this size after an affine map."""
     size = site.numbers(1, "size")
     return site.call(F.affine_grid, site.x, size, site.flag("align_corners"))
 
@@ -482,7 +482,7 @@ class Window:
 
     @classmethod
     def from_site(cls, site: OnnxSite, kernel: Sequence[int]) -> "Window":
-        """The window of a node; padding is worked out where the file leaves it to the runtime."""
+        """Return the window of a node; padding is worked out where the file leaves it to the runtime."""
         axes, auto = len(kernel), site.attrs.get("auto_pad", "NOTSET")
         stride, dilation = tuple(site.pair("strides")), tuple(site.pair("dilations"))
         stated = [int(n) for n in site.attrs.get("pads", [0] * 2 * axes)]
@@ -504,12 +504,12 @@ class Window:
         return self.is_symmetric and all(pad <= k // 2 for pad, k in zip(self.before, self.kernel, strict=True))
 
     def pad(self, builder: Builder, value: float = 0.0) -> fx.Node:
-        """The image with a number around it."""
+        """Return the image with a number around it."""
         flat = [side for pair in zip(reversed(self.before), reversed(self.behind), strict=True) for side in pair]
         return builder.call(F.pad, self.x, flat, "constant", value) if any(flat) else self.x
 
     def merge_padding(self, *allowed: float) -> "Window":
-        """The window with a padding by one of these numbers, of which the image is the result, as part of its own."""
+        """Return the window with a padding by one of these numbers, of which the image is the result, as part of its own."""
         axes = len(self.kernel)
         if self.x.op != "call_function" or self.x.target is not F.pad or self.x.args[2] != "constant":
             return self
@@ -585,7 +585,7 @@ def _conv_transpose(site: OnnxSite) -> fx.Node:
 
 @rule("MaxPool")
 def _max_pool(site: OnnxSite) -> fx.Node:
-    """The largest of each window; padding never is."""
+    """Return the largest of each window; padding never is."""
     need(site.results <= 1 and not site.flag("storage_order"), "it gives the places of the largest elements too")
     window, up = Window.from_site(site, site.pair("kernel_shape")), site.flag("ceil_mode")
     earlier = site.x.args[0] if site.x.op == "call_function" and site.x.target is F.pad else site.x
@@ -596,7 +596,7 @@ def _max_pool(site: OnnxSite) -> fx.Node:
 
 
 def _pool_window(site: OnnxSite, window: Window, kind: str, fill: float, **options: Any) -> fx.Node:
-    """A pool of torch, or one of ours where its sides are padded differently; of a row or a volume the image is padded before it."""
+    """Return a pool of torch, or one of ours where its sides are padded differently; of a row or a volume the image is padded before it."""
     make, sizes = _POOLS[kind][len(site.shape)], {"kernel": window.kernel, "stride": window.stride}
     if window.fits_torch_pool:
         return site.module(make(*sizes.values(), window.before, **options), window.x)
@@ -616,7 +616,7 @@ def _average_pool(site: OnnxSite) -> fx.Node:
 
 
 def _mean(site: OnnxSite, x: fx.Node, *, counted: bool, up: bool) -> fx.Node:
-    """The mean of each window. `counted`: whether padding counts; `up`: whether windows may overhang."""
+    """Return the mean of each window. `counted`: whether padding counts; `up`: whether windows may overhang."""
     window = replace(Window.from_site(site, site.pair("kernel_shape")), x=x)
     if not any((*window.before, *window.behind)) and not up:
         inner = window.merge_padding(0.0).symmetrize()
@@ -628,7 +628,7 @@ def _mean(site: OnnxSite, x: fx.Node, *, counted: bool, up: bool) -> fx.Node:
 
 @rule("LpPool")
 def _norm_pool(site: OnnxSite) -> fx.Node:
-    """The p-norm of each window: the mean of powers, times how many they are."""
+    """Return the p-norm of each window: the mean of powers, times how many they are."""
     kernel, p = site.pair("kernel_shape"), site.integer("p", 2)
     if p < 1 or site.flag("ceil_mode") or any(n != 1 for n in site.pair("dilations")):
         raise StretchError("its window has gaps or overhangs, or it is of no norm")
@@ -646,7 +646,7 @@ def _norm_of_image(site: OnnxSite) -> fx.Node:
 
 
 def pooled_to_one(site: OnnxSite, kind: str = "avg_pool") -> fx.Node:
-    """The mean or the maximum of each channel of a row, an image or a volume, as one pixel."""
+    """Return the mean or the maximum of each channel of a row, an image or a volume, as one pixel."""
     rank = len(site.shape)
     need(rank in _GLOBAL_POOLS[kind], f"it pools a tensor of shape {list(site.shape)}, which is no row, image or volume")
     return site.module(_GLOBAL_POOLS[kind][rank](1))
@@ -656,7 +656,7 @@ RULES.update({"GlobalAveragePool": pooled_to_one, "GlobalMaxPool": partial(poole
 
 
 def nonnegative(x: fx.Node, builder: Builder, *, of_input: bool) -> bool:
-    """Whether no number of a tensor is below zero for sure; `of_input` says whether none of the network's input is."""
+    """Return whether no number of a tensor is below zero for sure; `of_input` says whether none of the network's input is."""
     waiting, seen = [x], set()
     while waiting:
         node = waiting.pop()

@@ -95,7 +95,7 @@ class QuantisedTensor:
 
 
 def requantise(builder: Builder, x: fx.Node, old: Quantisation, new: Quantisation) -> fx.Node:
-    """Reals whose bytes, made with one quantisation, are read with another."""
+    """Return the reals whose bytes, made with one quantisation, are read with another."""
     if old.equals(new):
         return x
     if max(old.scale.size, new.scale.size, old.zero_point.size, new.zero_point.size) > 1 or old.scale.item() <= 0:
@@ -107,7 +107,7 @@ def requantise(builder: Builder, x: fx.Node, old: Quantisation, new: Quantisatio
 
 
 def common_quantisation(op: str, quants: Sequence[Quantisation | None]) -> Quantisation | None:
-    """The quantisation of what an operator makes that knows nothing of them; None if it reads no bytes."""
+    """Return the quantisation of what an operator makes that knows nothing of them; None if it reads no bytes."""
     result = [quant for quant in quants if quant is not None]
     if not result:
         return None
@@ -125,16 +125,16 @@ class Attributes(Mapping[str, Any]):
         self.read: set[str] = set()
 
     def __getitem__(self, name: str) -> Any:
-        """The value of an attribute."""
+        """Return the value of an attribute."""
         self.read.add(name)
         return self._values[name]
 
     def __iter__(self) -> Iterator[str]:
-        """The names of the attributes; reading these does not count as reading the attributes."""
+        """Yield the names of the attributes; reading these does not count as reading the attributes."""
         return iter(self._values)
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return how many there are."""
         return len(self._values)
 
     def check(self, usual: Callable[[str], Any], harmless: Collection[str]) -> None:
@@ -161,21 +161,21 @@ class OnnxSite(Site[fx.Node]):
         return self.tensor(0)
 
     def tensor(self, i: int) -> fx.Node:
-        """Input `i` as a tensor of the network, a stored one among its parameters."""
+        """Return the input `i` as a tensor of the network, a stored one among its parameters."""
         if (value := self.value(i)) is None:
             raise StretchError(f"it has no input {i}")
         return value if isinstance(value, fx.Node) else self.add_tensor(value, i)
 
     def method(self, name: str, x: fx.Node, *args: Any) -> fx.Node:
-        """A call of a method of a tensor."""
+        """Return a call of a method of a tensor."""
         return self.builder.method(name, x, *args)
 
     def module(self, module: nn.Module, x: fx.Node | None = None, /, **numbers: np.ndarray | None) -> fx.Node:
-        """A module with these weights that reads a tensor, the first input unless another is given."""
+        """Return a module with these weights that reads a tensor, the first input unless another is given."""
         return self.builder.module(with_weights(module, **numbers), self.x if x is None else x, self.name)
 
     def word(self, name: str, usual: str) -> str:
-        """An attribute that is a word."""
+        """Return an attribute that is a word."""
         return str(self.attrs.get(name, usual))
 
     def quantisation_of(self, i: int) -> Quantisation | None:
@@ -183,7 +183,7 @@ class OnnxSite(Site[fx.Node]):
         return self.quants[i] if i < len(self.quants) else None
 
     def int_list(self, name: str, i: int) -> list[int] | None:
-        """Whole numbers that are an attribute, or a stored input in later opsets; None where both are left out."""
+        """Return the whole numbers that are an attribute, or a stored input in later opsets; None where both are left out."""
         if self.value(i) is not None:
             return self.numbers(i, name)
         return None if name not in self.attrs else [int(n) for n in self.attrs[name]]
@@ -194,7 +194,7 @@ class OnnxSite(Site[fx.Node]):
         return shape_of(self.x)
 
     def pair(self, name: str, usual: int = 1) -> list[int]:
-        """A number for each axis of a window."""
+        """Return a number for each axis of a window."""
         axes = len(self.shape) - 2
         numbers = [int(n) for n in self.attrs.get(name, [usual] * axes)]
         need(len(numbers) == axes, f"its {name} is {numbers} for {axes} axes")
@@ -233,7 +233,7 @@ _CUTTING = ("Slice",)
 
 
 def compute_constant(node: Any, reads: list[np.ndarray | None], attrs: Mapping[str, Any], opset: int) -> list[np.ndarray]:
-    """The results of a node that reads nothing but known tensors.
+    """Return the results of a node that reads nothing but known tensors.
 
     They are computed by the reference evaluator of the `onnx` package, once it is sure how large they are.
 
@@ -261,7 +261,7 @@ def compute_constant(node: Any, reads: list[np.ndarray | None], attrs: Mapping[s
 
 
 def by_rule(rule: Rule, site: OnnxSite) -> list[np.ndarray]:
-    """The results of a node that reads nothing but known tensors, by the rule for one of the network.
+    """Return the results of a node that reads nothing but known tensors, by the rule for one of the network.
 
     For operators whose shapes bundles do not know; sizes are those that a network may have.
     """
@@ -281,7 +281,7 @@ def cost_of(op: str, inputs: Sequence[Value], attrs: Mapping[str, Any], results:
 
 
 def _to_constant(x: Any) -> Any:
-    """Facts of a tensor, for these rules, that the network computes or the file stores; anything else as it is."""
+    """Return the facts of a tensor, for these rules, that the network computes or the file stores; anything else as it is."""
     if isinstance(x, fx.Node):
         return KnownTensor(shape_of(x))
     if not isinstance(x, np.ndarray):
@@ -327,7 +327,7 @@ def _opset(path: Path, model: Any) -> int:
 
 
 def _initializers(path: Path, graph: Any) -> dict[str, np.ndarray]:
-    """Every initialiser as an array."""
+    """Return every initialiser as an array."""
     need(not graph.sparse_initializer, f"{path} has sparse weights", "export it with dense ones")
     external_bytes = sum(_external_bytes(path, tensor) for tensor in graph.initializer)
     need(
@@ -339,7 +339,7 @@ def _initializers(path: Path, graph: Any) -> dict[str, np.ndarray]:
 
 
 def _external_bytes(path: Path, tensor: Any) -> int:
-    """Bytes of a weight in another file, which must be in the model's folder."""
+    """Return the bytes of a weight in another file, which must be in the model's folder."""
     if tensor.data_location != EXTERNAL:
         return 0
     location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
@@ -355,7 +355,7 @@ def _external_bytes(path: Path, tensor: Any) -> int:
 
 
 def array(path: Path, tensor: Any) -> np.ndarray:
-    """The numbers of a stored tensor; half precision as reals."""
+    """Return the numbers of a stored tensor; half precision as reals."""
     try:
         stored_tensor(tensor, path)
         values = numpy_helper.to_array(tensor, base_dir=str(path.parent))
@@ -385,7 +385,7 @@ _TENSOR, _GRAPHS = 4, (5, 10)
 
 
 def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.GraphModule:
-    """The network in an ONNX file of any exporter, in evaluation mode; of several outputs it returns a dictionary by their names.
+    """Return the network in an ONNX file of any exporter, in evaluation mode; of several outputs it returns a dictionary by their names.
 
     Weights that are stored in int8 become reals, and operators that round activations are left out. Weights in other files are read from
     its folder.
@@ -432,7 +432,7 @@ class _Lowering:
         self._rounded = 0
 
     def network(self) -> fx.GraphModule:
-        """The network."""
+        """Return the network."""
         for i, node in enumerate(self._nodes):
             stated = {item.name: _to_str(helper.get_attribute_value(item)) for item in node.attribute if item.type in PLAIN_ATTRIBUTES}
             with reading(
@@ -450,12 +450,12 @@ class _Lowering:
         return f"node `{(node.name or f'{node.op_type}_{i}')[:80]}` ({node.op_type[:60]})"
 
     def _output_nodes(self, node: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Values of a node's results in the network; none of those that the file rounds."""
+        """Return the values of a node's results in the network; none of those that the file rounds."""
         values = {name: self._values.get(name) for name in node.output if name and name not in self._quants}
         return {name: (value.name, ()) for name, value in values.items() if isinstance(value, fx.Node)}
 
     def _own_file(self, keys: Sequence[str]) -> SourceFile:
-        """The ends of the file, and how precisely it computes."""
+        """Return the ends of the file, and how precisely it computes."""
         turned = {end.name: TO_LAST if end in self._last else () for end in self._ends}
         inputs = [
             SourceTensor(end.name, end.argument, permute_shape(self._shapes[end.argument], turned[end.name]), end.kind, turned[end.name])
@@ -466,14 +466,14 @@ class _Lowering:
         return SourceFile(tuple(inputs), tuple(outputs), "int8" if self._rounded else "fp16" if self._halves else "fp32")
 
     def _result(self, name: str) -> fx.Node:
-        """Value that the network returns as an output of this name; a stored tensor as it is."""
+        """Return the value that the network returns as an output of this name; a stored tensor as it is."""
         value = require(self._values.get(name), f"{self._path} returns `{name[:80]}`, which nothing computes")
         return (
             self._builder.to_reals(value) if isinstance(value, fx.Node) else self._builder.add_tensor(np.asarray(value, np.float32), name)
         )
 
     def _warnings(self) -> list[str]:
-        """Differences from the file."""
+        """Return the differences from the file."""
         path, warnings = self._path, []
         for end in self._last:
             subject = "the input" if len(self._ends) == 1 else f"the input `{end.name[:80]}`"
@@ -564,7 +564,7 @@ class _Lowering:
         attrs.check(usual, HARMLESS.get(node.op_type.removeprefix("QLinear"), ()))
 
     def _attributes(self, node: Any) -> dict[str, Any]:
-        """Attributes by name; stored tensors as arrays."""
+        """Return the attributes by name; stored tensors as arrays."""
         need(
             all(item.type not in _GRAPHS and not item.ref_attr_name for item in node.attribute),
             "it holds a graph that runs only for some values",
@@ -576,12 +576,12 @@ class _Lowering:
 
 
 def _to_str(value: Any) -> Any:
-    """An attribute's value, words as strings."""
+    """Return an attribute's value, words as strings."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def _short_name(name: str, op: str) -> str:
-    """A node's name without what exporters add to every one: its operator, and repeated parts of its path."""
+    """Return a node's name without what exporters add to every one: its operator, and repeated parts of its path."""
     parts = [part for part in name.split("/") if part]
     if len(parts) > 1 and parts[-1].startswith(op):
         parts = parts[:-1]
