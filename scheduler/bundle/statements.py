@@ -136,7 +136,7 @@ def _is_word(key: str, value: str) -> bool:
 
 
 def _check_problems(manifest: Manifest) -> Iterator[str]:
-    """Yield the beside the checks of its files, which a bundle that was written without torch lacks, there are tables of exports."""
+    """Yield the problems of the checks: those of its files, which a bundle written without torch lacks, and the tables of exports."""
     checks = manifest.checks
     yield from _number_problems("checks", checks, signed=True)
     results = checks.keys() - _EXPORT_CHECKS
