@@ -67,6 +67,8 @@ def export(
     run = (Path(source) / RUN_FILE).is_file()
     if run and form != "onnx":
         raise UsageError(f"the run {source} is no bundle that could be written as {form}", "export the run first, then its bundle")
+    if form != "code" and not Path(source).exists():
+        raise UsageError(f"{source} does not exist", "make a bundle with `stretch branch MODEL --device DEVICE --out FOLDER`")
     if out is None and not run:
         raise UsageError("nothing says where to write", "name a folder with --out")
     exporter = exporter_of(Path(source), form, options)

@@ -90,7 +90,8 @@ class Option:
         try:
             value = self._parse(word) if isinstance(word, str | Path) else word
         except ValueError as error:
-            hint = f"write it as `{self.name}={self.example}`" if self.example else None
+            number = {int: "a whole number", float: "a number"}.get(self.base_type)
+            hint = f"write it as `{self.name}={self.example}`" if self.example else number and f"write {number}"
             raise UsageError(f"`{self.name}={word}` is not understood", hint) from error
         return self.validate(value)
 

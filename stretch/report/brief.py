@@ -13,8 +13,10 @@ from stretch.report.html.page import Grid
 if TYPE_CHECKING:
     from predictors.models.roofline import Origin
     from scheduler.bundle.agreement import Agreement
+    from stretch.planning.cost.compare import Rival
     from stretch.planning.pareto import FrontAnswer
     from stretch.planning.result import Kept, PlanResult, Shortened
+    from stretch.report.compared import CompareAnswer
     from stretch.stages.advise import Advice, BranchesAdvice, DeviceAdvice
     from stretch.stages.branched import Branched
     from stretch.stages.explain import Explanation
@@ -28,6 +30,9 @@ MOST_ROWS = 8
 
 #: Missing facts of a network whose file could not be run.
 UNJUDGED_TEXT = "compared with nn-stretch's own reading of the file only, as the file itself could not be run"
+
+#: A smaller share of the time is no reason against branches.
+MINOR = 0.1
 
 #: The alternative that is faster than branches, in a sentence.
 INSTEAD = {
@@ -105,7 +110,8 @@ def plan_brief(plan: "PlanResult", built: "Branched | None", following: Sequence
     shortened = predicted.shortened
     # its loss is measured on images alone
     fewer = "loss unknown" if shortened is None or shortened.kept is None else "needs training"
-    rows = [(f"branched, {used}", ms(predicted.makespan_ms), "-", output)]
+    alone = len(plan.design.processors) == 1
+    rows = [(f"planned, {used} only" if alone else f"branched, {used}", ms(predicted.makespan_ms), "-", output)]
     for rival in sorted(plan.recommendation.rivals, key=lambda rival: rival.ms):
         if rival.name.startswith("whole_graph") and plan.recommended != rival.name:
             continue
@@ -117,7 +123,7 @@ def plan_brief(plan: "PlanResult", built: "Branched | None", following: Sequence
         rows.append(("original, operators split", ms(split), ratio(split / predicted.makespan_ms), "unchanged"))
     return [
         answer,
-        Grid("", ("", "predicted", "branched is", "output"), rows, right=(1,)),
+        Grid("", ("", "predicted", "planned is" if alone else "branched is", "output"), rows, right=(1,)),
         f"Why: {_reason(plan)}",
         *([f"Compare: {shortened_text(shortened)}."] if shortened and shortened.kept else []),
         f"Confidence: {_confidence(plan)}",
@@ -166,8 +172,15 @@ def _reason(plan: "PlanResult") -> str:
         return f"the {predicted.far_ahead} is far ahead of the other processors; {shape}."
     if plan.recommended == NO_CLEAR_WINNER:
         closest = min((r for r in plan.recommendation.rivals if r.name not in predicted.reference), key=lambda rival: rival.probability)
-        return f"{format_probability(closest.probability)} sure to beat the {BEATEN.get(closest.name.partition(':')[0], closest.name)}; {shape}."
+        return f"{format_probability(closest.probability)} sure to beat the {_beaten(closest)}; {shape}."
+    faster = [rival for rival in plan.recommendation.rivals if rival.name == plan.recommended and rival.ms < predicted.makespan_ms]
+    if faster and not alone and predicted.communication_ms < MINOR * predicted.makespan_ms:
+        return f"{format_probability(1 - faster[0].probability)} sure that the {_beaten(faster[0])} is faster; {shape}."
     return f"{shape}; {moved}."
+
+
+def _beaten(rival: "Rival") -> str:
+    return BEATEN.get(rival.name.partition(":")[0], "network with fewer blocks")
 
 
 def _confidence(plan: "PlanResult") -> str:
@@ -355,6 +368,46 @@ def front_brief(answer: "FrontAnswer") -> Brief:
         f"Best single processor: {answer.best_single_processor} {answer.best_single_precision}, {ms(answer.best_single_ms)}.{comparison}",
         *([f"{hidden} more designs: --details"] if hidden else []),
         "Next: add --out FOLDER to write designs, then stretch branch MODEL --design FILE",
+    ]
+
+
+def comparison_brief(answer: "CompareAnswer") -> Brief:
+    """Return the answer of `stretch compare`: the fastest one, or the largest speed-up where times do not compare."""
+    order = sorted(answer.rows, key=lambda row: (row.ms is None, row.ms))
+    timed = [row for row in order if row.ms is not None]
+    first, gains = "None of the compared networks has a design.", [row for row in timed if row.speedup is not None]
+    if len({(row.device, row.source) for row in timed}) == 1:
+        first = f"{timed[0].name} is fastest: {ms(timed[0].ms or 0)}, {timed[0].source}."
+    elif gains:
+        best = max(gains, key=lambda row: row.speedup or 0)
+        first = f"{best.name} gains most: {ratio(best.speedup or 0)} the speed of its best single processor, {best.source}."
+    elif timed:
+        first = "Their times do not compare: they are of several devices, or measured and predicted."
+    rows = [
+        (
+            row.name,
+            "no design" if row.ms is None else ms(row.ms),
+            "-"
+            if row.low_ms is None or row.high_ms is None
+            else f"p90 {row.high_ms:.3g}"
+            if row.kind == "run"
+            else f"{row.low_ms:.3g}-{row.high_ms:.3g}",
+            "-" if row.speedup is None else ratio(row.speedup),
+            "-" if row.macs_ratio is None else share(row.macs_ratio),
+            "unchanged" if row.exact else "-" if row.agreement is None else share(row.agreement),
+            "-" if row.recommended is None else baseline(row.recommended),
+        )
+        for row in order[:MOST_ROWS]
+    ]
+    hidden = len(order) - len(rows)
+    titles = ("", "time", "90 % interval", "speed-up", "MACs", "agreement", "recommended")
+    known = [column for column in range(len(titles)) if any(row[column] != "-" for row in rows)]
+    grid = Grid("", [titles[column] for column in known], [[row[column] for column in known] for row in rows], right=(1, 2, 3, 4))
+    return [
+        first,
+        grid,
+        *([f"{hidden} more rows: --details"] if hidden else []),
+        "Next: add --details for every column, or --html FILE for a page",
     ]
 
 

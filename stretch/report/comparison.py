@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from stretch.planning.cost.compare import baseline
 from stretch.planning.messages import format_probability
-from stretch.report.brief import advice_brief, ratio
+from stretch.report.brief import advice_brief, comparison_brief, ratio
 from stretch.report.compared import CompareAnswer, ComparedRow
 from stretch.report.html.page import ChartInterval, Fact, Grid, Page, Section, intervals
 from stretch.stages.advise import Advice, BranchesAdvice, DeviceAdvice
@@ -35,7 +36,7 @@ def cells(row: ComparedRow) -> tuple[str, ...]:
         "–" if row.n_meet is None else str(row.n_meet),
         "exact" if row.exact else _format_or_dash(row.agreement, ".1%"),
         "–" if row.probability is None else format_probability(row.probability),
-        row.recommended or "–",
+        "–" if row.recommended is None else baseline(row.recommended),
     )
 
 
@@ -58,6 +59,7 @@ def comparison_page(answer: CompareAnswer) -> Page:
         sections=[*_times("Time per inference, with its interval if known", drawn), Section("rows", "Side by side", (), [grid])],
         warnings=answer.warnings,
         source=", ".join(dict.fromkeys(row.source for row in timed)) or "nothing timed",
+        brief=comparison_brief(answer),
     )
 
 

@@ -28,7 +28,11 @@ if TYPE_CHECKING:
     from stretch.transform.refine import Refined
 
 #: Said of a network that was neither calibrated nor trained since it was changed.
-UNKNOWN_ACCURACY = "accuracy unknown: the branches are neither trained nor calibrated; use `stretch train`, or give `images`"
+#: Its last part is the result of experiments/equal_latency.
+UNKNOWN_ACCURACY = (
+    "accuracy unknown: train the branches (`stretch train`) or give `images`; "
+    "on CIFAR-10, networks with fewer blocks were as accurate at the same latency"
+)
 
 #: How the sentence on files begins whose times are those of int8.
 FLOAT = "the bundle's files are fp32"
