@@ -23,6 +23,7 @@ from scheduler.bundle.manifest import WeightsInfo
 from scheduler.bundle.statements import MAX_ROUNDING
 from scheduler.checks.verify import TOLERANCE, compare_with_reference, random_input, read_sample, verify_bundle
 from scheduler.formats.onnx import open_onnx
+from scheduler.formats.onnx.shapes import RULES
 from scheduler.runtime.sequential import MARGIN
 from scheduler.runtime.session import Session
 from stretch.export.bundle import BundleFacts, export_bundle
@@ -168,6 +169,15 @@ def test_file_that_computes_something_else_is_named(exported, file, named):
     onnx.save(proto, folder / file)
     with pytest.raises(StretchError, match=f"export of `{named}` differs"):
         check_export(folder, manifest, result, model, {"sequential_same_macs": model})
+
+
+def test_network_that_the_scheduler_would_refuse_is_refused_before_a_bundle_is_there(captured, tmp_path, monkeypatch):
+    result = captured("tiny_resnet")
+    monkeypatch.delitem(RULES, "Relu")
+    model = build(result, cpu_and("gpu", result.graph, "sum"))
+    with pytest.raises(StretchError, match=r"the export of `model` cannot be run: .*Relu"):
+        export_bundle(tmp_path / "b", result, model, None, FACTS)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_weights_that_amplify_rounding_are_distinguished_from_a_wrong_file(captured, tmp_path):

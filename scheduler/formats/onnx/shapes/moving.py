@@ -358,7 +358,7 @@ def _one_hot(node: ShapeNode) -> Cost:
 #: Elements of the input that each mode reads for an element along one axis.
 _TAPS = {"nearest": 1, "linear": 2, "cubic": 4, "bilinear": 2, "bicubic": 4}
 
-#: An axis grows by at most this.
+#: An axis grows by at most this; one of a single element, such as a global average, is repeated as often as the tensor may be large.
 MAX_SCALE = 64
 
 
@@ -372,7 +372,8 @@ def _resize(node: ShapeNode) -> Cost:
     sizes = node.optional(3)
     shape = _by_scales(node, x.shape) if sizes is None or not sizes.size else node.numbers(3)
     need(len(shape) == len(x.shape), f"it makes {shape} of {list(x.shape)}")
-    need(all(0 < new <= MAX_SCALE * old for new, old in zip(shape, x.shape, strict=True)), f"it makes {shape} of {list(x.shape)}")
+    allowed = all(new > 0 and (old == 1 or new <= MAX_SCALE * old) for new, old in zip(shape, x.shape, strict=True))
+    need(allowed, f"it makes {shape} of {list(x.shape)}")
     axes = sum(new != old for new, old in zip(shape, x.shape, strict=True))
     # Without a smaller side to be exact for, filters that widen as they shrink read each element once.
     shrunk = x.size if node.integer("antialias", 0) else 0
@@ -382,7 +383,7 @@ def _resize(node: ShapeNode) -> Cost:
 def _by_scales(node: ShapeNode, shape: tuple[int, ...]) -> list[int]:
     scales = require(node.tensor(2).values, "its scales are no constant")
     need(len(scales) == len(shape), "it has no scale for each axis")
-    need(all(0 < s <= MAX_SCALE for s in scales), f"its scales are {list(scales)}")
+    need(all(0 < scale < 1 << 31 for scale in scales), f"its scales are {list(scales)}")
     # In the precision in which scales are stored, as runtimes do: 0.7 of 10 is 7.
     return [int(np.float32(size) * np.float32(scale)) for size, scale in zip(shape, scales, strict=True)]
 

@@ -171,6 +171,12 @@ def test_work_is_counted_in_multiply_accumulates_or_elements(op, given_node, wor
     assert rule(op, *given_node).work == work
 
 
+def test_axis_of_a_single_element_is_resized_to_any_size():
+    scales = KnownTensor((4,), 1, (1.0, 1.0, 500.0, 1.0))
+    [result] = RULES["Resize"](ShapeNode((KnownTensor((1, 3, 1, 8)), None, scales), {})).results
+    assert result.shape == (1, 3, 500, 8)
+
+
 def test_operators_are_those_of_onnx_and_none_is_both_known_and_refused():
     there = {schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain}
     assert REASONS.keys() | RULES.keys() <= there
@@ -300,7 +306,11 @@ def lstm(changed=(), **attrs):
         ("MaxPool", node([X], {"kernel_shape": [2, 2], "pads": [2, 2, 2, 2]}), "padding is larger"),
         ("MaxPool", node([X]), "kernel_shape"),
         ("LpPool", node([X], {"kernel_shape": [2, 2], "p": 0}), "its p"),
-        *(("Resize", scaled(1, 1, 1e9, 1e9), "its scales"), ("Resize", scaled(2, 2), "no scale for each axis")),
+        *(
+            ("Resize", scaled(1, 1, 1e10, 1), "its scales"),
+            ("Resize", scaled(1, 1, 65, 1), "it makes"),
+            ("Resize", scaled(2, 2), "no scale for each axis"),
+        ),
         ("Resize", scaled(1, 1, 2, 2, attrs={"mode": b"best"}), "in the mode `best`"),
         ("Resize", scaled(1, 1, attrs={"axes": [2, 3]}), "along some axes"),
         ("Resize", scaled(1, 1, 2, 2, attrs={"coordinate_transformation_mode": b"tf_crop_and_resize"}), "it crops"),
