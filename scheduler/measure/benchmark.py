@@ -165,7 +165,8 @@ def _controls_elsewhere(session: Session, x: Values, stack: ExitStack) -> dict[s
                 control_session.run(values)
                 if not control_session.replaced:
                     rounded = " in int8" if precision == "int8" else ""
-                    controls[f"{control}, {place.processor}{rounded} on {place.delegate}"] = (
+                    runtime = "" if place.delegate == place.processor else f" on {place.delegate}"
+                    controls[f"{control}, {place.processor}{rounded}{runtime}"] = (
                         precision,
                         partial(_timed, control_session, values),
                     )

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from predictors.errors import UnknownNameError
 from predictors.registry import Registry
 from stretch.report.html.page import Grid, Page, Section
 
@@ -50,6 +51,8 @@ exporters: Registry[Exporter] = Registry("form of export")
 
 def exporter_of(source: Path, form: str, options: Mapping[str, Any]) -> Exporter:
     """Return the exporter of a form for a source."""
+    if form not in exporters:
+        raise UnknownNameError.among(exporters.noun, form, [name for name in exporters if not exporters.get(name).instead_of])
     exporter = exporters.get(form)
     others = (exporters.get(name) for name in exporters)
     return next((other for other in others if other.instead_of == form and other.applies(source, options)), exporter)

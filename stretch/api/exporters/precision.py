@@ -135,9 +135,13 @@ def _page(answer: "ExportAnswer") -> Page:
         f"output: cosine {output['cosine']:.5f}, {output['snr_db']:.1f} dB{exact}{same} of {images['count']} images ({images['source']})"
     ]
     if predicted:
+        from stretch.planning.cost.compare import baseline
+
         speedup, single = predicted["speedup"], predicted["best_single_processor"]
         faster = f", {speedup:.2f}× the best single processor ({single})" if speedup is not None else ""
-        notes.append(f"predicted on {answer.device}: {predicted['makespan_ms']:.2f} ms{faster}; recommended: {answer.recommended}")
+        notes.append(
+            f"predicted on {answer.device}: {predicted['makespan_ms']:.2f} ms{faster}; recommended: {baseline(answer.recommended)}"
+        )
     titles = ("subgraph", "processor", "precision", "cosine with ONNX" if tflite else "cosine with fp32", "SNR dB")
     return written_page(titles, rows, [*notes, f"bundle: {answer.bundle}", f"Next: {command_line('run', answer.bundle)}"])
 

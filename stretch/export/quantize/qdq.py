@@ -189,6 +189,7 @@ def quantise(
         logging.disable(logged)
     _rounded_once(quantised)
     _write_apart(quantised)
+    _limit_average_scales(quantised)
     _restore_properties(quantised, folded)
     edges(quantised)
     return quantised
@@ -271,6 +272,24 @@ def _write_apart(quantised: onnx.ModelProto) -> None:
         for reader in graph.node:
             reader.input[:] = [internal.output[0] if name == node.output[0] else name for name in reader.input]
         graph.node.insert(list(graph.node).index(node), internal)
+
+
+#: Scale of an average's input over that of its output, at most: ONNX Runtime's QLinearGlobalAveragePool takes less than 256 times the pixels.
+_MAX_AVERAGE_RATIO = 255.0
+
+
+def _limit_average_scales(quantised: onnx.ModelProto) -> None:
+    """Round no global average so finely that ONNX Runtime refuses its scales, such as that of a normalised image, which is about zero."""
+    graph = quantised.graph
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    made_by = {node.output[0]: node for node in graph.node}
+    for node in graph.node:
+        before = made_by.get(node.input[0]) if node.op_type == "GlobalAveragePool" else None
+        for after in graph.node if before is not None and before.op_type == "DequantizeLinear" else ():
+            if after.op_type == "QuantizeLinear" and after.input[0] == node.output[0]:
+                least = numpy_helper.to_array(constants[before.input[1]]) / _MAX_AVERAGE_RATIO
+                scale = constants[after.input[1]]
+                scale.CopyFrom(numpy_helper.from_array(np.maximum(numpy_helper.to_array(scale), least.astype(np.float32)), scale.name))
 
 
 def _belonging(node: onnx.NodeProto) -> list[Any]:

@@ -1,5 +1,6 @@
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +11,7 @@ from predictors.graph import OpGraph
 from scheduler.formats.int8_edges import edges
 from stretch.export.onnx import to_onnx
 from stretch.export.quantize.qdq import fold_batch_norms, layer_losses, quantise, to_half
-from stretch.export.quantize.replay import loss, runner
+from stretch.export.quantize.replay import feed_dict, loss, runner
 from tests import onnx_runtime
 from tests.predictors.networks import Net, convolution
 from tests.scheduler.bundles import two_branches
@@ -160,6 +161,16 @@ def test_output_that_an_operator_reads_too_survives_what_the_runtime_merges(kind
     assert not {value.name for value in int8.graph.output} & {name for node in int8.graph.node for name in node.input}
     assert [written.shape for written in runner(int8)(samples(1)[0])] == [SHAPE, SHAPE]
     assert set(edges(int8)[1]) == {"conv_1", "conv_3"}
+
+
+def test_average_that_is_about_zero_is_not_rounded_so_finely_that_the_runtime_refuses_it():
+    net = Net(*SHAPE)
+    net.add("conv", **convolution("", "", 6, 3, bias=True).attrs)
+    net.add("global_avg_pool", keepdims=True)
+    model = exported(net)
+    int8 = quantise(model, samples(), {net.last: (np.float32(1e-9), np.uint8(128))})
+    session = onnxruntime.InferenceSession(int8.SerializeToString(), providers=["CPUExecutionProvider"])
+    assert session.run(None, feed_dict(int8, samples(1)[0]))[0].shape == (1, 6, 1, 1)
 
 
 def test_loss_is_measured_of_each_layer_that_only_hands_on_its_input():
