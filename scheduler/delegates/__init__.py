@@ -1,9 +1,9 @@
-"""Delegates: a file or folder here for each, or an entry point of another package in the group `nn_stretch.delegates`.
+"""Delegates: one file or folder per delegate, or an entry point of another package in the group `nn_stretch.delegates`.
 
-Every module of this folder and of `scheduler/tools/delegates`, which has those of single
-vendors, is imported with the package, so that a new file is found as it is; libraries that
-a delegate needs are imported when it compiles. The class of a delegate of this folder is a
-name of this package, too: `CpuDelegate`.
+Every module of this folder and of `scheduler/tools/delegates`, which holds the delegates of single
+vendors, is imported with the package, so that a new file needs no registration elsewhere. A delegate
+imports its libraries only when it compiles. The class of a delegate of this folder is also a name of
+this package, such as `CpuDelegate`.
 """
 
 from pathlib import Path

@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-#: Allocates zeroed memory of a number of bytes.
+#: Allocates zeroed memory; its argument is the number of bytes.
 Allocate = Callable[[int], NDArray[np.uint8]]
 
 ENTRY_POINT_GROUP = "nn_stretch.delegates"
 
-#: Milliseconds of work that is not measured before a measurement: an idle GPU slows down, caches hold the data of other networks, and
-#: threads of the network before still wait for work.
+#: Milliseconds of unmeasured work before a measurement: an idle GPU slows down, caches hold the data of other networks, and
+#: threads of the previous network still wait for work.
 WARM_MS = 50.0
 
 
 def warm_up(run: Callable[[], object]) -> None:
-    """Run once and again until `WARM_MS` have passed."""
+    """Call `run` repeatedly until `WARM_MS` have passed, at least once."""
     end = perf_counter() + WARM_MS / 1e3
     run()
     while perf_counter() < end:
@@ -57,15 +57,15 @@ class Invocation(ABC):
 
     @abstractmethod
     def run(self) -> None:
-        """Read the input buffers, compute, write the output buffers; returns when they are written."""
+        """Read the input buffers, compute and write the output buffers; return when they are written."""
 
     def conversions(self) -> Sequence[tuple[str, int, int]]:
-        """Return the changes of layout or precision at the border in the last run that were steps of their own.
+        """Return the changes of layout or precision at the border that were separate steps in the last run.
 
         Returns:
-            The kind of conversion, and when it started and ended on the
-            clock of `time.perf_counter_ns`; empty where nothing is converted,
-            or kernels of the subgraph do it on the way.
+            Kind of each conversion, with its start and end on the clock of
+            `time.perf_counter_ns`; empty where nothing is converted,
+            or where kernels of the subgraph convert.
         """
         return ()
 
@@ -75,7 +75,7 @@ class AsyncInvocation(Invocation):
 
     @abstractmethod
     def enqueue(self) -> None:
-        """Put map, conversions, kernels and unmap into the processor's queue; returns at once."""
+        """Put map, conversions, kernels and unmap into the processor's queue; return at once."""
 
     @abstractmethod
     def wait(self) -> None:
@@ -89,7 +89,7 @@ class AsyncInvocation(Invocation):
         return None
 
     def run(self) -> None:
-        """`enqueue`, then `wait`."""
+        """Run by `enqueue`, then `wait`."""
         self.enqueue()
         self.wait()
 
@@ -100,12 +100,12 @@ class NodePlacement:
 
     name: str  # Name of the ONNX node.
     op: str  # Its operator type.
-    reason: str  # Why it runs there, or was replaced, in words.
+    reason: str  # Reason in words why the operator runs there or was replaced.
     ms: float | None = None  # Measured time of one run, or None where the delegate cannot report it.
 
 
 def pieces_of(array: Array) -> tuple[int, int, int] | None:
-    """Return number, length and distance, in bytes, of the equal pieces of memory that an array consists of; None if they are not equally far apart."""
+    """Return number, length and distance, in bytes, of the equally spaced pieces of memory of an array; None if it has no such pieces."""
     length, axes = array.itemsize, [axis for axis in zip(array.shape, array.strides, strict=True) if axis[0] != 1]
     while axes and axes[-1][1] == length:
         length *= axes.pop()[0]
@@ -123,7 +123,7 @@ class Compiled(ABC):
         outputs: Name and shape of each output, in order.
     """
 
-    #: Whether `bind` takes arrays of several pieces of memory, equally far apart.
+    #: Whether `bind` takes arrays of several pieces of memory at equal distances.
     takes_slices = False
 
     def __init__(self, inputs: Mapping[str, tuple[int, ...]], outputs: Mapping[str, tuple[int, ...]]) -> None:
@@ -136,7 +136,7 @@ class Compiled(ABC):
 
         Args:
             inputs: C-contiguous arrays of the subgraph's input shapes, in order; with `takes_slices` also slices of such arrays.
-            outputs: Such arrays, which each run overwrites, in order.
+            outputs: Arrays of the output shapes, under the same rules; each run overwrites them.
 
         Raises:
             StretchError: If number, shape or memory layout of a buffer is wrong.
@@ -161,20 +161,20 @@ class Compiled(ABC):
 class TunedKernel(msgspec.Struct, frozen=True, kw_only=True):
     """A kernel of a subgraph before and after it was tuned; the fields are the keys of `stretch profile tune --json`."""
 
-    name: str  # The operator of the graph that it computes.
-    subgraph: str  # Subgraph that it is part of.
-    kernel: str  # The program.
-    shape: str  # Shapes that it works on, in words.
+    name: str  # Operator of the graph that the kernel computes.
+    subgraph: str  # Subgraph that the kernel is part of.
+    kernel: str  # Name of the kernel's program.
+    shape: str  # Shapes of the kernel's tensors, in words.
     macs: int  # Multiply-accumulates.
-    bytes: int  # Read and written.
-    precision: str  # The precision of its arithmetic.
-    before_ms: float | None  # Its time before; None where tuning brought it in.
-    after_ms: float | None  # Its time after; None where tuning replaced it.
-    choice: dict[str, Any] | None  # Choice for it in this run; None: none.
+    bytes: int  # Bytes read and written.
+    precision: str  # Precision of the kernel's arithmetic.
+    before_ms: float | None  # Time before tuning; None for a kernel that tuning added.
+    after_ms: float | None  # Time after tuning; None for a kernel that tuning removed.
+    choice: dict[str, Any] | None  # Parameters chosen for the kernel in this run, or None.
 
 
 class Tuning(ABC):
-    """A subgraph whose kernels are about to be tuned, as they are now.
+    """The kernels of a subgraph before they are tuned.
 
     Args:
         steps: Number of times that `tune` calls its `step`.
@@ -186,7 +186,7 @@ class Tuning(ABC):
 
     @abstractmethod
     def tune(self, budget_s: float, progress: Progress) -> dict[tuple[str, str], Any]:
-        """Measure other forms of the kernels, and keep the better ones for this device and later runs.
+        """Measure other forms of the kernels, and keep the faster ones for this device and later runs.
 
         Args:
             budget_s: Seconds after which no further kernel is begun.
@@ -210,9 +210,9 @@ class Delegate(ABC):
 
     #: Description in a few words, for `stretch list delegates`.
     summary: ClassVar[str] = ""
-    #: Files that it compiles: each subgraph's ONNX file, or its signature in the bundle's TFLite file.
+    #: Files that the delegate compiles: each subgraph's ONNX file, or its signature in the bundle's TFLite file.
     form: ClassVar[Literal["onnx", "tflite"]] = "onnx"
-    #: Whether its invocations are `AsyncInvocation`s.
+    #: Whether its invocations are instances of `AsyncInvocation`.
     asynchronous: ClassVar[bool] = False
     #: Precisions of the subgraphs it runs.
     precisions: ClassVar[tuple[str, ...]] = ("fp32",)
@@ -220,15 +220,15 @@ class Delegate(ABC):
     reentrant: ClassVar[bool] = False
     #: Whether the outputs are the subgraph's results.
     computes: ClassVar[bool] = True
-    #: Kinds of processors that it drives by itself, such as ``gpu``; others run on it where they are mapped to it.
+    #: Kinds of processors that the delegate is the default for, such as ``gpu``; other kinds run on it where they are mapped to it.
     drives: ClassVar[tuple[str, ...]] = ()
     #: Fusion rules (`predictors/fusion_rules`) by which `stretch profile` measures its processors; empty where it reports no times of kernels.
     fuses: ClassVar[str] = ""
     #: Distribution of its runtime, whose version a profile states.
     package: ClassVar[str] = ""
-    #: Delegate that runs what this one reports that it cannot (`UnableError`); None: then that is a failure.
+    #: Delegate that runs subgraphs for which this one raises `UnableError`; None: such a subgraph is a failure.
     falls_back_on: str | None = None
-    #: Modes in which it tunes its kernels and what each tries, the default first; where there are any, it defines `tuning_from`.
+    #: Tuning modes and the candidates of each, the default first; a delegate with modes defines `tuning_from`.
     tunes: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
@@ -238,7 +238,7 @@ class Delegate(ABC):
 
     @classmethod
     def simulated(cls) -> bool:
-        """Return whether it drives a simulator here, whose results count and whose times do not."""
+        """Return whether the delegate runs on a simulator here, whose results are valid and whose times are not."""
         return False
 
     @classmethod
@@ -253,12 +253,12 @@ class Delegate(ABC):
 
     @classmethod
     def create(cls, cores: tuple[int, ...]) -> Self:
-        """Return a delegate with its defaults that uses `cores`; the thread that calls it is pinned to the first."""
+        """Return a delegate with default options on `cores`; the calling thread is pinned to the first core."""
         return cls()
 
     @classmethod
     def create_untuned(cls, cores: tuple[int, ...]) -> Self:
-        """As `create`, but kernels are as they are without tuning: their times depend on their shapes alone, not on which were tuned."""
+        """Return a delegate as `create` does, with untuned kernels: their times depend on their shapes alone, not on which were tuned."""
         return cls.create(cores)
 
     @abstractmethod
@@ -272,31 +272,31 @@ class Delegate(ABC):
         """
 
     def abort(self, reason: str) -> bool:
-        """End what runs now, from another thread, because it hangs.
+        """Abort the call that is running, from another thread, because it hangs.
 
         Args:
-            why: Message of the call's error then, as the end of a sentence.
+            reason: Message of the call's error, as the end of a sentence.
 
         Returns:
-            Whether the call comes back now, and the delegate may be used again; most cannot be stopped.
+            Whether the call returns now and the delegate may be used again; most delegates cannot abort a call.
         """
         del reason
         return False
 
     @property
     def restarting(self) -> bool:
-        """Return whether a call is slow because its runtime is being restarted, which does not count as hanging."""
+        """Whether a call is slow because its runtime is being restarted, which does not count as hanging."""
         return False
 
     def allocator(self) -> Allocate | None:
-        """Return the allocator of memory that it reads and writes faster than ordinary memory; None if there is none."""
+        """Return an allocator of memory that this delegate reads and writes faster than ordinary memory, or None."""
         return None
 
     def close(self) -> None:  # noqa: B027 - most have nothing to end
-        """End what outlives a call, such as a process; called once, when nothing that it compiled is used any more."""
+        """End what outlives a call, such as a process; called once, when no compiled subgraph is in use."""
 
     def compile_from(self, bundle: "Bundle", name: str) -> Compiled:
-        """Make a subgraph of a bundle ready to run, in the form that this delegate takes.
+        """Make a subgraph of a bundle ready to run, from the file format of this delegate.
 
         Raises:
             StretchError: As `compile`.
@@ -305,19 +305,19 @@ class Delegate(ABC):
         return self.compile(bundle.file(bundle.subgraph(name).file))
 
     def node_placements_from(self, bundle: "Bundle", name: str) -> list[NodePlacement]:
-        """Return where each operator of a bundle's subgraph runs, and what its kernel takes where that can be measured.
+        """Return the placement of each operator of a bundle's subgraph, with the time of its kernel where it can be measured.
 
-        This is how kernels' times leave a delegate, whatever it measures them with; asked by `stretch explain`.
+        Every delegate reports the times of its kernels here, however it measures them; `stretch explain` prints them.
         A delegate that reports operators runs the subgraph here, on random inputs.
 
         Returns:
             Each operator of the subgraph, then kernels that the delegate added. An operator without a time is computed
-            in another one's kernel, as its reason says, or by a delegate that reports none.
+            in another one's kernel, as its reason says, or by a delegate that reports no times.
         """
         return self.node_placements(bundle.file(bundle.subgraph(name).file))
 
     def tuning_from(self, bundle: "Bundle", name: str, mode: str) -> Tuning:
-        """Prepare a bundle's subgraph to have its kernels tuned; asked by `stretch profile tune`.
+        """Prepare the kernels of a bundle's subgraph for tuning by `stretch profile tune`.
 
         Args:
             mode: A key of `tunes`.
@@ -330,14 +330,14 @@ class Delegate(ABC):
         )
 
     def node_placements(self, model: Path) -> list[NodePlacement]:
-        """As `node_placements_from`, of the ONNX file `model`."""
+        """Return the placements as `node_placements_from` does, for the ONNX file `model`."""
         return [NodePlacement(name, op, "runs as it stands") for name, op in open_onnx(model).named_nodes]
 
 
 class CoreDelegate(Delegate):
     """A delegate that computes on CPU cores, one thread on each."""
 
-    #: Command that installs `package`; empty where it may not be missing.
+    #: Command that installs `package`; empty if the package is always installed.
     install: ClassVar[str] = ""
 
     def __init__(self, cores: tuple[int, ...] = ()) -> None:
@@ -350,13 +350,13 @@ class CoreDelegate(Delegate):
 
     @classmethod
     def unavailable(cls) -> str | None:
-        """Return whether its package is missing."""
+        """Return the reason if its package is missing, else None."""
         missing = cls.install and importlib.util.find_spec(cls.package) is None
         return f"{cls.package} is not installed ({cls.install})" if missing else None
 
 
 def load_package(name: str, hint: str) -> ModuleType:
-    """Return the package of a delegate's runtime, imported where it is first needed."""
+    """Import the package of a delegate's runtime where it is first needed, and return it."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -369,11 +369,11 @@ _entry_points: dict[str, EntryPoint] = {}
 
 
 def load_plugins() -> dict[str, str]:
-    """Register the delegates of other installed packages; may be called again.
+    """Register the delegates of other installed packages; repeated calls are allowed.
 
     Returns:
-        Entry points that could not be loaded, with the reason of each. One
-        broken package must not take the others away.
+        Entry points that could not be loaded, with the reason of each; a broken
+        package does not prevent the others from loading.
     """
     broken: dict[str, str] = {}
     for point in entry_points(group=ENTRY_POINT_GROUP):
@@ -396,7 +396,7 @@ def load_plugins() -> dict[str, str]:
 
 
 def origin(name: str) -> str | None:
-    """Return the package and the entry point that a delegate comes from, in words; None for those of nn-stretch."""
+    """Return the package and the entry point of a delegate, in words; None for a delegate of nn-stretch."""
     return _origin(_entry_points[name]) if name in _entry_points else None
 
 
@@ -406,10 +406,10 @@ def _origin(point: EntryPoint) -> str:
 
 
 def get_delegate(name: str) -> type[Delegate]:
-    """Return the delegate called `name`, of this package or of a plug-in.
+    """Return the delegate called `name`, from this package or a plug-in.
 
     Raises:
-        UnknownNameError: If there is none; its hint has the closest name.
+        UnknownNameError: If no delegate has this name; the hint has the closest name.
         StretchError: If a plug-in of this name cannot be loaded.
     """
     if name not in delegates:
@@ -429,10 +429,10 @@ def redirect_output(file: IO[Any], descriptor: int = 2) -> Iterator[None]:
     """Redirect the process's standard error to a file, native code included; the file is rewound afterwards.
 
     Args:
-        descriptor: 1 for standard output in its place.
+        descriptor: 1 to redirect standard output instead.
 
     Raises:
-        OSError: Or ValueError or AttributeError, before anything is changed, where there is no standard error.
+        OSError: Or ValueError or AttributeError, if the process has no standard error; nothing is changed then.
     """
     (sys.stdout if descriptor == 1 else sys.stderr).flush()
     original = os.dup(descriptor)
@@ -447,15 +447,15 @@ def redirect_output(file: IO[Any], descriptor: int = 2) -> Iterator[None]:
 
 @contextlib.contextmanager
 def filter_stderr(*notes: bytes) -> Iterator[None]:
-    """Hold back what native code writes to stderr, and pass on afterwards the lines that do not begin with one of some words.
+    """Hold back the output of native code on stderr, and pass on afterwards the lines that begin with none of `notes`.
 
-    Standard error belongs to the whole process: the lines of other threads
-    are passed on as well, a moment later.
+    Standard error belongs to the whole process, so lines of other threads
+    are passed on late, too.
     """
     with _STDERR, tempfile.TemporaryFile() as captured:
         try:
             with contextlib.ExitStack() as stack:
-                with contextlib.suppress(OSError, ValueError, AttributeError):  # there is no standard error
+                with contextlib.suppress(OSError, ValueError, AttributeError):  # the process has no standard error
                     stack.enter_context(redirect_output(captured))
                 yield
         finally:

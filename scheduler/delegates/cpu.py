@@ -14,7 +14,7 @@ from scheduler.delegates.base import CoreDelegate, NodePlacement, delegates, loa
 from scheduler.delegates.ort_session import SessionCompiled, open_session
 from scheduler.formats.onnx import open_onnx
 
-#: ONNX Runtime marks kernels that the optimiser made by changing the name of the replaced node.
+#: ONNX Runtime adds one of these marks to a node's name to name the kernel that replaces it.
 _MARKS = ("fused ", "_nchwc", "/QuickGeluFusion/")
 
 #: Mark of a normalisation that ONNX Runtime computes as a separate convolution.
@@ -22,7 +22,7 @@ _NORMALISES = "_bn_nchwc"
 
 
 def place_kernels(nodes: Iterable[Any], kernels: Mapping[str, tuple[str, float]]) -> list[NodePlacement]:
-    """Return each operator with its kernel's time, or the operator it was merged into; then kernels that were added."""
+    """Return each operator with its kernel's time, or the operator it was merged into; then kernels that ONNX Runtime added."""
     nodes = list(nodes)
     names = [node.name or f"{node.op_type}_{i}" for i, node in enumerate(nodes)]
     by_name = {name: i for i, name in enumerate(names)}
@@ -65,7 +65,7 @@ def place_kernels(nodes: Iterable[Any], kernels: Mapping[str, tuple[str, float]]
 
 
 def profile_kernels(session_of: Any) -> dict[str, tuple[str, float]]:
-    """Return the operator type and milliseconds of each kernel, the median of five runs on a zero input."""
+    """Return operator type and median time in ms of each kernel, from five runs on a zero input."""
     with tempfile.TemporaryDirectory() as folder:
         session = session_of(str(Path(folder) / "ort"))
         feed = {i.name: np.zeros(i.shape, np.float32) for i in session.get_inputs()}
@@ -91,9 +91,9 @@ _PROVIDERS = ("CPUExecutionProvider",)
 class CpuDelegate(CoreDelegate):
     """ONNX Runtime on the CPU.
 
-    One thread a core: a session runs on the thread that calls it, which the
-    caller pins to the first core, and on helpers that it pins to the others. A
-    helper on the calling thread's core would have it spin against itself.
+    One thread per core: a session runs on the calling thread, which the
+    caller pins to the first core, and on helpers pinned to the other cores. A
+    helper on the calling thread's core would make the two spin against each other.
     """
 
     summary = "ONNX Runtime on CPU cores"
@@ -119,7 +119,7 @@ class CpuDelegate(CoreDelegate):
         return place_kernels(open_onnx(model).nodes, profile_kernels(session))
 
     def options(self) -> tuple[dict[str, str], Any]:
-        """Return the settings and options of a session."""
+        """Return the configuration entries and the options of a session."""
         onnxruntime = load_runtime()
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = max(1, len(self._cores))
@@ -127,12 +127,12 @@ class CpuDelegate(CoreDelegate):
         options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
         if len(self._cores) < 2:
             return {"session.intra_op.allow_spinning": "0"}, options
-        # ONNX Runtime counts processors from 1 and asks for all threads but the caller's.
+        # ONNX Runtime counts processors from 1 and expects an affinity for every thread but the caller's.
         affinities = ";".join(str(core + 1) for core in self._cores[1:])
-        # Spinning helps several threads, but must not go on into what runs next.
+        # Spinning helps several threads, but must stop before the next subgraph runs.
         return {"session.intra_op_thread_affinities": affinities, "session.force_spinning_stop": "1"}, options
 
 
 def load_runtime() -> ModuleType:
-    """Return the package `onnxruntime`."""
+    """Import `onnxruntime` and return it."""
     return load_package("onnxruntime", INSTALL)

@@ -1,8 +1,8 @@
 """The `dsp` delegate: ONNX Runtime's QNN provider, a Hexagon DSP on a device and its simulator on x86-64.
 
-`onnxruntime-qnn` is a plug-in: in addition to the ordinary `onnxruntime` package it
-brings a library that registers one more execution provider, and Qualcomm's
-libraries. Nothing is left to the CPU: a node that the DSP cannot run is refused.
+`onnxruntime-qnn` is a plug-in of the ordinary `onnxruntime` package: it brings a library
+that registers one more execution provider, and Qualcomm's libraries.
+The CPU takes over no node: a subgraph with a node that the DSP cannot run is refused.
 """
 
 import ctypes
@@ -43,9 +43,9 @@ _LOADING = threading.Lock()
 class QnnLibrary:
     """The loaded provider."""
 
-    devices: tuple[Any, ...]  # ONNX Runtime's devices of this provider.
+    devices: tuple[Any, ...]  # ONNX Runtime's devices with this provider.
     backend: str  # Path of the HTP library.
-    versions: str  # Versions that a compiled subgraph depends on in addition to its file.
+    versions: str  # Versions that a compiled subgraph depends on, in addition to its file.
 
 
 def missing() -> str | None:
@@ -69,7 +69,7 @@ def load_library() -> QnnLibrary:
 
 
 def session_options(library: QnnLibrary, settings: Mapping[str, str], provider: Mapping[str, str] | None = None) -> Any:
-    """Return the options of an ONNX Runtime session on this provider, one thread.
+    """Return the options of a single-threaded ONNX Runtime session on this provider.
 
     Args:
         settings: Entries of the session's configuration.
@@ -80,7 +80,7 @@ def session_options(library: QnnLibrary, settings: Mapping[str, str], provider: 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
-    # Failures come as exceptions; ONNX Runtime would print them as well.
+    # ONNX Runtime raises its failures as exceptions; it would print them as well.
     options.log_severity_level = 4
     for key, value in settings.items():
         options.add_session_config_entry(key, value)
@@ -102,9 +102,9 @@ def _load() -> QnnLibrary:
     package = _package()
     assert package is not None
     backend = str(package.get_qnn_htp_path())
-    # Loaded here first: the provider keeps the linker's reason to itself.
+    # The library is loaded here first, because the provider hides the linker's error message.
     try:
-        # it prints a line where programs expect data, which is in the C library's buffer at first
+        # loading prints a line, at first into the C library's buffer, where programs expect data
         with Path(os.devnull).open("w+b") as nowhere, redirect_output(nowhere, 1):
             ctypes.CDLL(backend)
             ctypes.CDLL(None).fflush(None)
@@ -130,8 +130,8 @@ def _devices(onnxruntime: ModuleType) -> tuple[Any, ...]:
     return tuple(device for device in onnxruntime.get_ep_devices() if device.ep_name == PROVIDER)
 
 
-#: Compiler in a process of its own: QNN's offline compiler keeps the chip of its first call as long as its process lives,
-#: so each file is made by a fresh one; then the same file gives the same code every time.
+#: Compiler in a separate process: QNN's offline compiler keeps the chip of its first call for the life of its process,
+#: so a new process compiles each file; then the same file always gives the same code.
 _START = "import sys; from scheduler.delegates.dsp import compile_and_run; compile_and_run(*sys.argv[1:])"
 
 #: Time limit for compiling and running a subgraph once, s.
@@ -140,11 +140,11 @@ LIMIT = 900
 
 @dataclass(frozen=True)
 class Chip:
-    """A chip as QNN counts it."""
+    """A chip in QNN's numbering."""
 
     name: str  # Its commercial name.
-    soc_model: int  # Its number in QNN.
-    htp_arch: int  # Version of its Hexagon tensor processor.
+    soc_model: int  # Number of the chip in QNN.
+    htp_arch: int  # Version of the chip's Hexagon tensor processor.
 
 
 #: Chips that code can be compiled for (Qualcomm's QNN documentation, list of SoCs).
@@ -166,9 +166,9 @@ def compile_context(model: Path, chip: str, out: Path, x: Array) -> Array:
     """Compile a subgraph for a chip and run the code once on the simulator of this machine.
 
     Args:
-        model: Int8 ONNX file with its weights inside.
+        model: Int8 ONNX file with embedded weights.
         chip: A key of `CHIPS`.
-        out: ONNX file to write, whose one node holds the code (EPContext).
+        out: ONNX file to write; its one node holds the code (EPContext).
     """
     find_chip(chip)
     load_library()
@@ -190,7 +190,7 @@ def compile_context(model: Path, chip: str, out: Path, x: Array) -> Array:
 
 
 def open_context(file: Path, chip: str) -> Any:
-    """Return an ONNX Runtime session of code that was compiled for a chip; nothing is left to the CPU."""
+    """Return an ONNX Runtime session of code compiled for a chip, without fallback on the CPU."""
     return _chip_session(file, find_chip(chip), {})
 
 
@@ -208,7 +208,7 @@ def _chip_session(file: Path, chip: Chip, settings: dict[str, str]) -> Any:
 
 
 def compile_and_run(model: str, chip: str, out: str, inputs_file: str, outputs_file: str) -> None:
-    """Run the process of `compile_context`; exit with a sentence if it fails."""
+    """Run as the child process of `compile_context`; exit with a sentence on failure."""
     settings = {"ep.context_enable": "1", "ep.context_file_path": out, "ep.context_embed_mode": "1"}
     try:
         _chip_session(Path(model), find_chip(chip), settings)
@@ -224,11 +224,11 @@ Open = Callable[[Path, dict[str, str]], Any]
 
 
 def cached_context(folder: Path | None, model: Path, versions: str, open_session: Open) -> Any:
-    """Return a session from the cache, or one made from `model` and put there.
+    """Return a session from the cache, or compile `model` and cache the result.
 
-    A file is found by the SHA-256 of the model and of the versions, so one that
-    is there fits. One that cannot be read is made again. Where the folder
-    cannot be written, nothing is kept.
+    The cache key is the SHA-256 of the model and the versions, so a cached
+    file always fits. A file that cannot be read is compiled again. If the
+    folder cannot be written, nothing is cached.
     """
     folder = folder or cache_folder("qnn")
     key = hashlib.sha256(versions.encode() + b"\0" + model.read_bytes()).hexdigest()
@@ -237,7 +237,7 @@ def cached_context(folder: Path | None, model: Path, versions: str, open_session
         try:
             return open_session(cached, {})
         except Exception:
-            # Whatever is wrong with a cached file, the model it was made of is still there.
+            # Whatever is wrong with a cached file, its model still exists.
             cached.unlink(missing_ok=True)
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -252,7 +252,7 @@ def cached_context(folder: Path | None, model: Path, versions: str, open_session
         return open_session(model, {})
 
 
-#: Operators with a scale; nodes between two of them compute in integers.
+#: Operators with a scale; nodes between two of these operators compute in integers.
 QUANTISERS = ("QuantizeLinear", "DequantizeLinear")
 
 _LOCK = threading.Lock()
@@ -270,7 +270,7 @@ class DspDelegate(Delegate):
         cache: Folder of compiled subgraphs; the user's cache folder if None.
         chip: Run the code that a bundle brings for this chip (a key of
             `scheduler.delegates.dsp.CHIPS`) instead of compiling its
-            subgraphs: anyone who asks for it trusts the author of the bundle.
+            subgraphs: a user who sets a chip trusts the author of the bundle.
     """
 
     summary = "int8 on a Hexagon DSP, or its simulator on x86-64 (QNN)"
@@ -285,7 +285,7 @@ class DspDelegate(Delegate):
 
     @classmethod
     def unavailable(cls) -> str | None:
-        """Return the missing package or library."""
+        """Return the missing package or library, or None."""
         problem = missing()
         return f"{problem} ({INSTALL})" if problem else None
 
@@ -295,7 +295,7 @@ class DspDelegate(Delegate):
         return is_simulated()
 
     def compile(self, model: Path) -> SessionCompiled:
-        """Compile an int8 subgraph for the DSP, or load it compiled."""
+        """Compile an int8 subgraph for the DSP, or load it from the cache."""
         library = load_library()
         opened = open_onnx(model)
         name = next((entry.value for entry in opened.proto.metadata_props if entry.key == "stretch.subgraph"), model.stem)
@@ -310,7 +310,7 @@ class DspDelegate(Delegate):
         return SessionCompiled(session, inputs, outputs)
 
     def compile_from(self, bundle: Bundle, name: str) -> SessionCompiled:
-        """Compile a bundle's subgraph, or load the code that the bundle brings for the chip asked for."""
+        """Compile a bundle's subgraph, or load the bundle's code for the chip."""
         subgraph = bundle.subgraph(name)
         if self._chip is None:
             return self.compile(bundle.file(subgraph.file))
@@ -324,7 +324,7 @@ class DspDelegate(Delegate):
         return SessionCompiled(open_context(bundle.file(file), self._chip), inputs, outputs)
 
     def node_placements(self, model: Path) -> list[NodePlacement]:
-        """Return each operator: all of them are one graph of the DSP, which reports no times."""
+        """Return each operator without a time: the DSP runs all of them as one graph."""
         self.compile(model)
         target = "the Hexagon simulator" if is_simulated() else "the DSP"
         placements = []
@@ -335,15 +335,15 @@ class DspDelegate(Delegate):
 
 
 def is_simulated() -> bool:
-    """Return whether the DSP of this machine is the simulator: its results count, its times mean nothing."""
+    """Return whether the DSP of this machine is the simulator: its results are valid, its times are not."""
     return platform.machine() in ("x86_64", "AMD64")
 
 
 def check_int8(proto: Any, name: str) -> None:
-    """Refuse a subgraph that a DSP would compute in floating point or without being asked.
+    """Refuse a subgraph with a float operator, or with an operator that QNN miscomputes.
 
-    An operator is int8 if every tensor it reads, small constants of shape and
-    axes left out, comes from a `DequantizeLinear`.
+    An operator is int8 if a `DequantizeLinear` writes every tensor it reads,
+    except for small constants of shape and axes.
     """
     import onnx
 
@@ -371,10 +371,10 @@ def check_int8(proto: Any, name: str) -> None:
 
 
 def _miscomputed(node: Any) -> bool:
-    """Return whether QNN 2.51 takes an operator and gives other numbers than ONNX defines, as its conformance test shows.
+    """Return whether QNN 2.51 accepts an operator and computes other numbers than ONNX defines, as its conformance test shows.
 
-    It divides by the wrong count in average pools whose last window overhangs
-    (``ceil_mode``), and in those of even windows that count their padding.
+    QNN divides by the wrong count in average pools whose last window overhangs
+    (``ceil_mode``), and in pools of even windows that count their padding.
     """
     if node.op_type != "AveragePool":
         return False
@@ -384,7 +384,7 @@ def _miscomputed(node: Any) -> bool:
 
 
 def _session(library: Any, file: str, name: str, more: dict[str, str] | None = None) -> Any:
-    """Return a session of which every operator is on the DSP."""
+    """Return a session with every operator on the DSP."""
     import onnxruntime
 
     options = session_options(library, {"session.disable_cpu_ep_fallback": "1", **(more or {})})
@@ -404,7 +404,7 @@ def _session(library: Any, file: str, name: str, more: dict[str, str] | None = N
 
 
 def _left_to_the_cpu(library: Any, file: str) -> list[str]:
-    """Return the operators that the provider refused, found with a session that is never run."""
+    """Return the operators that the provider refused, from a session that is never run."""
     import onnxruntime
 
     try:

@@ -1,7 +1,7 @@
 """LiteRT (TensorFlow Lite) on the bundle's TFLite file.
 
-`litert` runs on CPU cores with XNNPACK, one interpreter a subgraph; `litert:GPU` on a GPU, through WebGPU on Linux and Windows and
-Metal on macOS.
+`litert` runs on CPU cores with XNNPACK, one interpreter per subgraph; `litert:GPU` runs on a GPU, through WebGPU on Linux and
+Windows and Metal on macOS.
 """
 
 import glob
@@ -26,14 +26,14 @@ from scheduler.delegates.process import ChildDelegate, ChildProcess, ProcessComp
 if TYPE_CHECKING:
     from scheduler.bundle.load import Bundle
 
-#: Channels to transpose at a time for inputs; few enough that their rows stay in the first cache.
+#: Input channels to transpose at a time; few enough that their rows stay in the first-level cache.
 _CHANNELS = 32
-#: Elements to transpose at a time for outputs.
+#: Output elements to transpose at a time.
 _ELEMENTS = 8192
 
 
 def to_nhwc(source: Array, target: Array) -> None:
-    """Copy an image batch with channels first into one with channels last; other arrays are copied as they are.
+    """Copy a batch of images from channels first to channels last; copy other arrays unchanged.
 
     Args:
         source: N×C×H×W, contiguous.
@@ -54,7 +54,7 @@ _NOTES = (b"INFO:", b"VERBOSE:")
 
 
 def to_nchw(source: Array, target: Array) -> None:
-    """Copy an image batch with channels last into one with channels first; other arrays are copied as they are."""
+    """Copy a batch of images from channels last to channels first; copy other arrays unchanged."""
     if target.ndim != 4 or target.size in (target.shape[1] * target.shape[0], prod(target.shape[2:]) * target.shape[0]):
         np.copyto(target, source.reshape(target.shape))
         return
@@ -68,7 +68,7 @@ def to_nchw(source: Array, target: Array) -> None:
 
 INSTALL = install_line("litert")
 
-#: The runtime under its present name, and under that of boards which still have its predecessor.
+#: Package names of the runtime: the present one, and its predecessor, which some boards still have.
 PACKAGES = ("ai_edge_litert", "tflite_runtime")
 
 
@@ -93,18 +93,18 @@ class LiteRtInvocation(Invocation):
         self._marks = (start, entered, computed, perf_counter_ns())
 
     def conversions(self) -> tuple[tuple[str, int, int], ...]:
-        """Return the channels go last on the way in and first on the way out."""
+        """Return the conversion of the inputs to channels last and of the outputs to channels first, with start and end."""
         start, entered, computed, end = self._marks
         return ("to NHWC", start, entered), ("to NCHW", computed, end)
 
     def enter(self) -> None:
         """Copy the inputs into the interpreter, channels last."""
-        # A view of its memory may not outlive this call: the interpreter refuses to run while there is one.
+        # The interpreter refuses to run while a view of its memory exists, so no view may outlive this call.
         for view, array in self._inputs:
             to_nhwc(array, view())
 
     def compute(self) -> None:
-        """Run the interpreter on the tensors in it."""
+        """Run the interpreter on its input tensors."""
         self._interpreter.invoke()
 
     def leave(self) -> None:
@@ -114,11 +114,11 @@ class LiteRtInvocation(Invocation):
 
 
 class LiteRtCompiled(Compiled):
-    """A subgraph in an interpreter of its own; inputs and outputs are NCHW, as everywhere outside of it.
+    """A subgraph in a separate interpreter; inputs and outputs are NCHW, as everywhere outside this module.
 
     Args:
         inputs: Name and NCHW shape of each input.
-        indices: The interpreter's tensor by name.
+        indices: Index of the interpreter's tensor, by name.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class LiteRtCompiled(Compiled):
 
 @delegates.register("litert")
 class LiteRtDelegate(CoreDelegate):
-    """Runs signatures of the bundle's TFLite file, in any precision, one thread a core."""
+    """Runs signatures of the bundle's TFLite file, in any precision, one thread per core."""
 
     summary = "LiteRT with XNNPACK on CPU cores, from the bundle's TFLite file"
     precisions: ClassVar[tuple[str, ...]] = ("fp32", "fp16", "int8")
@@ -154,12 +154,12 @@ class LiteRtDelegate(CoreDelegate):
 
     @classmethod
     def unavailable(cls) -> str | None:
-        """Return whether LiteRT is missing."""
+        """Return the reason if LiteRT is missing, else None."""
         return None if any(map(importlib.util.find_spec, PACKAGES)) else f"ai_edge_litert is not installed ({INSTALL})"
 
     @staticmethod
     def version() -> str:
-        """Return the runtime's package and its version."""
+        """Return package and version of the runtime."""
         package = _package()
         return f"{package} {getattr(importlib.import_module(package), '__version__', 'of unknown version')}"
 
@@ -176,7 +176,7 @@ class LiteRtDelegate(CoreDelegate):
         return self._compiled(self._file(bundle), name)
 
     def node_placements_from(self, bundle: "Bundle", name: str) -> list[NodePlacement]:
-        """Return the conversions and the whole subgraph with their measured times, and who computes each operator."""
+        """Return the conversions and the whole subgraph with measured times, and for each operator the library that computes it."""
         file = self._file(bundle)
         compiled = self._compiled(file, name)
         call = compiled.bind(*([np.zeros(shape, np.float32) for shape in ends.values()] for ends in (compiled.inputs, compiled.outputs)))
@@ -213,12 +213,12 @@ class LiteRtDelegate(CoreDelegate):
 
 
 def nchw_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return a shape N×H×W×C as N×C×H×W; others stay."""
+    """Return a shape N×H×W×C as N×C×H×W; return other shapes unchanged."""
     return (shape[0], shape[-1], *shape[1:-1]) if len(shape) == 4 else shape
 
 
 def _ms(step: Any, runs: int = 3) -> float:
-    """Return the shortest time of a few runs, the first of which warms up."""
+    """Return the shortest time of `runs` runs in ms, after one run to warm up."""
     times = []
     for _ in range(runs + 1):
         start = perf_counter_ns()
@@ -238,7 +238,7 @@ def _by_xnnpack(compiled: LiteRtCompiled) -> set[str]:
 
 
 def partitions(steps: Sequence[Mapping[str, Any]]) -> list[list[int]]:
-    """Return the operators of each partition that a delegate took, found from the borders of the partitions."""
+    """Return the operators of each partition that a delegate computes, found from the borders of the partitions."""
     producers = {int(out): i for i, step in enumerate(steps) if step["op_name"] != "DELEGATE" for out in step["outputs"]}
     parts = []
     for step in (step for step in steps if step["op_name"] == "DELEGATE"):
@@ -257,17 +257,17 @@ def partitions(steps: Sequence[Mapping[str, Any]]) -> list[list[int]]:
 def open_interpreter(
     content: bytes, threads: int, subject: str, shapes: Mapping[int, tuple[int, ...]] | None = None, *, inner: bool = False
 ) -> Any:
-    """Return an interpreter of a TFLite file with its tensors allocated.
+    """Return an interpreter of a TFLite file, with allocated tensors.
 
     Args:
-        content: The file, whose structure was checked: runtimes follow it without a second look.
-        shapes: Shapes of inputs, by their tensors' numbers, where they are not the file's.
-        inner: Whether all tensors keep their numbers for those who look afterwards.
+        content: Bytes of a file whose structure was checked, because runtimes do not check it.
+        shapes: Shapes of inputs, by tensor number, where they differ from the file's.
+        inner: Whether all tensors keep their values after a run, to be read.
     """
     make = _interpreter()
     try:
         with filter_stderr(*_NOTES), warnings.catch_warnings():
-            # that keeping all tensors takes memory
+            # the warning says that keeping all tensors takes memory
             warnings.simplefilter("ignore")
             interpreter = make(
                 model_content=content, num_threads=max(1, threads), **({"experimental_preserve_all_tensors": True} if inner else {})
@@ -297,17 +297,17 @@ def _interpreter() -> Any:
         raise MissingBackendError(f"the installed {_package()} cannot be loaded: {error}", INSTALL) from error
 
 
-# On a GPU: compiled models, in a process of its own, since their Python interface holds the interpreter's lock while it computes,
+# On a GPU: compiled models in a child process, because their Python interface holds the interpreter's lock while it computes,
 # and two of their WebGPU sessions in one process crash.
 
-#: Name of the delegate below, by which its child process finds it.
+#: Name of the delegate below, under which its child process looks it up.
 NAME = "litert:GPU"
 
 _Shapes = Mapping[str, tuple[int, ...]]
 
 
 class AcceleratedInvocation(Invocation):
-    """A compiled model with buffers of its accelerator; converts at the border."""
+    """A compiled model with buffers of its accelerator; converts inputs and outputs."""
 
     def __init__(self, model: Any, ends: tuple[_Shapes, _Shapes], inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         self._model = model
@@ -329,14 +329,14 @@ class AcceleratedInvocation(Invocation):
 
 
 class AcceleratedCompiled(Compiled):
-    """A TFLite file of one signature on an accelerator; inputs and outputs are NCHW, as everywhere outside of it."""
+    """A TFLite file of one signature on an accelerator; inputs and outputs are NCHW, as everywhere outside this module."""
 
     def __init__(self, model: Any, ends: tuple[_Shapes, _Shapes]) -> None:
         super().__init__(*({name: nchw_shape(shape) for name, shape in shapes.items()} for shapes in ends))
         self._model, self._ends = model, ends
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> AcceleratedInvocation:
-        """Tie the model to `inputs` and `outputs`, with buffers of the accelerator for each binding."""
+        """Tie the model to `inputs` and `outputs`; each binding gets its own buffers on the accelerator."""
         self.check(inputs, outputs)
         return AcceleratedInvocation(self._model, self._ends, inputs, outputs)
 
@@ -352,7 +352,7 @@ class LiteRtGpuDelegate(ChildDelegate, LiteRtDelegate):
     precisions = ("fp32", "fp16")
     #: Compiler of the model: a name of LiteRT's `HardwareAccelerator`.
     accelerator: ClassVar[str] = "GPU"
-    #: Where Linux lists the devices that it needs one of.
+    #: Device files on Linux, at least one of which must exist.
     devices: ClassVar[str] = "/dev/dri/renderD*"
 
     def __init__(self, cores: tuple[int, ...] = ()) -> None:
@@ -361,8 +361,8 @@ class LiteRtGpuDelegate(ChildDelegate, LiteRtDelegate):
 
     @classmethod
     def unavailable(cls) -> str | None:
-        """Return whether LiteRT's compiled models are missing, or a GPU."""
-        # the module of a package that is not there is an error, not None
+        """Return the reason if LiteRT's compiled models or a GPU are missing, else None."""
+        # `find_spec` raises an error for a module whose package is missing
         if not (importlib.util.find_spec("ai_edge_litert") and importlib.util.find_spec("ai_edge_litert.compiled_model")):
             return f"ai_edge_litert with compiled models is not installed ({install_line('litert')})"
         return "this machine has no GPU that Linux drives" if sys.platform == "linux" and not glob.glob(cls.devices) else None
@@ -371,7 +371,7 @@ class LiteRtGpuDelegate(ChildDelegate, LiteRtDelegate):
         """Compile a TFLite file of one signature in this process."""
         from ai_edge_litert.compiled_model import CompiledModel, GpuOptions, HardwareAccelerator, Options
 
-        # halves only where the file has them is more than LiteRT offers: all is computed in fp32
+        # LiteRT cannot compute in fp16 only where the file has fp16 tensors: everything is computed in fp32
         options = Options(hardware_accelerators=HardwareAccelerator[self.accelerator], gpu_options=GpuOptions(enforce_f32=True))
         try:
             with filter_stderr(*_NOTES):
@@ -400,11 +400,11 @@ class LiteRtGpuDelegate(ChildDelegate, LiteRtDelegate):
         return compiled
 
     def node_placements_from(self, bundle: "Bundle", name: str) -> list[NodePlacement]:
-        """Return each operator, without times: the accelerator reports none."""
+        """Return each operator without a time: the accelerator reports no times."""
         return [NodePlacement(writes, code, f"LiteRT's {self.accelerator}") for writes, code in self._file(bundle).operators(name)]
 
     def close(self) -> None:
-        """End the child, at once."""
+        """End the child process at once."""
         super().close()
         if self._folder is not None:
             self._folder.cleanup()

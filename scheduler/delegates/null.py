@@ -9,32 +9,32 @@ from scheduler.formats.onnx import open_onnx
 
 
 class NullInvocation(AsyncInvocation):
-    """Lets `seconds` pass from `enqueue` on, as a processor with a queue of its own would."""
+    """Lets `seconds` pass from `enqueue` on, like a processor with a command queue."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._end = 0.0
 
     def enqueue(self) -> None:
-        """Start the cost."""
+        """Start the clock of the configured time."""
         self._end = time.perf_counter() + self._seconds
 
     def wait(self) -> None:
-        """Sleep until the cost has passed since `enqueue`."""
+        """Sleep until the configured time has passed since `enqueue`."""
         left = self._end - time.perf_counter()
         if left > 0:
             time.sleep(left)
 
 
 class NullCompiled(Compiled):
-    """A subgraph of which only shapes and cost are known."""
+    """A subgraph of which only shapes and time are known."""
 
     def __init__(self, inputs: Mapping[str, tuple[int, ...]], outputs: Mapping[str, tuple[int, ...]], seconds: float) -> None:
         super().__init__(inputs, outputs)
         self._seconds = seconds
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> NullInvocation:
-        """Check the buffers; nothing will be written to them."""
+        """Check the buffers; no run writes to them."""
         self.check(inputs, outputs)
         return NullInvocation(self._seconds)
 
@@ -44,8 +44,8 @@ class NullDelegate(Delegate):
     """Computes nothing and leaves the output buffers as they are.
 
     Args:
-        seconds: Cost of every subgraph, or a cost by the file's stem; a stem
-            that is not named costs nothing.
+        seconds: Time of every subgraph, or a time by the file's stem; a stem
+        without a time takes none.
     """
 
     summary = "does nothing; waits for a given time (for tests)"
@@ -55,7 +55,7 @@ class NullDelegate(Delegate):
         self._seconds = seconds
 
     def compile(self, model: Path) -> NullCompiled:
-        """Return the shapes of `model` with its cost."""
+        """Return the shapes of `model` with its time."""
         inputs, outputs = open_onnx(model).ends
         cost = self._seconds if isinstance(self._seconds, int | float) else self._seconds.get(model.stem, 0.0)
         return NullCompiled(inputs, outputs, float(cost))
@@ -63,7 +63,7 @@ class NullDelegate(Delegate):
 
 @delegates.register("null_async")
 class AsyncNullDelegate(NullDelegate):
-    """`null` behind a command queue: enqueued without a thread, as a GPU is."""
+    """The `null` delegate with a command queue: enqueued without a thread, like a GPU."""
 
     summary = "as null, enqueued without a thread of its own"
     asynchronous = True

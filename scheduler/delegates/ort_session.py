@@ -1,4 +1,4 @@
-"""An ONNX Runtime session whose inputs and outputs are the caller's memory; shared by the delegates that use one."""
+"""An ONNX Runtime session that reads and writes the caller's memory; shared by the delegates that run on ONNX Runtime."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ from scheduler.delegates.base import Array, Compiled, Invocation
 
 
 class SessionInvocation(Invocation):
-    """One session with its buffers bound; releases the GIL while it computes."""
+    """A session with bound buffers; releases the GIL while it computes."""
 
     def __init__(self, session: Any, binding: Any, buffers: Sequence[Array]) -> None:
         self._run = session.run_with_iobinding
@@ -43,16 +43,16 @@ class SessionCompiled(Compiled):
 def open_session(
     model: Path, providers: Sequence[Any], settings: Mapping[str, str], options: Any = None, content: bytes | None = None
 ) -> Any:
-    """Return an `onnxruntime.InferenceSession` of a file.
+    """Return an `onnxruntime.InferenceSession` of a model file.
 
     Args:
-        providers: Execution providers in order, each a name or a name and its options.
+        providers: Execution providers in order; each a name, or a name with options.
         settings: Entries of the session's configuration.
-        options: `onnxruntime.SessionOptions` to begin with; the defaults if None.
-        content: Bytes to load in place of the file's own; external weights are in the folder of the file.
+        options: `onnxruntime.SessionOptions` to start from; the defaults if None.
+        content: Model bytes to load in place of the file's; external weights are read from the file's folder.
 
     Raises:
-        StretchError: If ONNX Runtime cannot load the file so.
+        StretchError: If ONNX Runtime cannot load the file with these options.
     """
     import onnxruntime
 

@@ -1,7 +1,7 @@
-"""The `process` delegate: another delegate in a process of its own, behind a command queue like a GPU's.
+"""The `process` delegate: another delegate in a child process, behind a command queue like a GPU's.
 
-For backends whose call holds Python's lock, crashes or hangs, and as proof that a delegate need
-not live in this process: buffers are memory that both have mapped, commands are lines of JSON.
+It is meant for backends whose call holds Python's lock, crashes or hangs, and proves that a delegate need
+not be in this process: both processes map the buffers, and commands are lines of JSON.
 """
 
 import json
@@ -36,10 +36,10 @@ from scheduler.shared import describe, open_array, shared_bytes, shared_like
 
 
 class Server:
-    """The child's side: reads commands from stdin, one line of JSON each, and answers on stdout.
+    """The child's side: reads commands from stdin, one line of JSON per command, and answers on stdout.
 
     Args:
-        inner: Name of the delegate that does the work.
+        inner: Name of the delegate that computes.
         cores: Cores that it uses; empty for any.
     """
 
@@ -49,7 +49,7 @@ class Server:
         self._bound: dict[int, Invocation] = {}
 
     def handle(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Return the carry out one command."""
+        """Carry out one command and return its answer."""
         for key in command.get("drop", ()):
             self._compiled.pop(key, None)
             self._bound.pop(key, None)
@@ -69,23 +69,23 @@ class Server:
 
 
 def serve(server: Server, commands: BinaryIO, answers: BinaryIO) -> None:
-    """Answer each command in order until there are no more; a failure is an answer."""
+    """Answer each command in order until the input ends; a failure is an answer, too."""
     for line in commands:
         command = json.loads(line)
         try:
             answer = server.handle(command)
         except StretchError as error:
             answer = {"error": error.message, "hint": error.hint}
-        except Exception as error:  # the parent raises it where it was asked for
+        except Exception as error:  # the parent raises it in the call that sent the command
             answer = {"error": f"{type(error).__name__}: {error}"}
         answers.write(json.dumps({**answer, "number": command["number"]}).encode() + b"\n")
         answers.flush()
 
 
 def child(inner: str, cores: str) -> None:
-    """Serve the parent, with a delegate on cores that are separated by commas."""
+    """Serve the parent process with a delegate on the comma-separated `cores`."""
     chosen = tuple(int(core) for core in cores.split(",") if core)
-    # Libraries may print: only answers belong on the line to the parent.
+    # Libraries may print, but only answers belong on the line to the parent.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     pin_thread(chosen[:1])
@@ -95,23 +95,23 @@ def child(inner: str, cores: str) -> None:
 #: Code that the child process executes.
 _START = "import sys; from scheduler.delegates.process import child; child(*sys.argv[1:])"
 
-#: Commands that create an object in the child; they are repeated for a new child.
+#: Commands that create an object in the child; a new child gets them again.
 _CREATING = ("compile", "bind")
 
-#: Seconds that a new child may take to repeat the commands of the one before it.
+#: Seconds in which a new child may repeat the commands of its predecessor.
 START_S = 120.0
 
 
 class ChildEndedError(StretchError):
-    """The child process has ended, with all its objects."""
+    """The child process has ended, and all its objects are lost."""
 
 
 class ChildProcess:
-    """A child process; it ends with this object, and is replaced by another when it has ended by itself.
+    """A child process that ends with this object and is replaced if it ends by itself.
 
     Args:
-        inner: Delegate that it runs.
-        cores: Cores that it is pinned to; empty for any.
+        inner: Delegate that the child runs.
+        cores: Cores that the child is pinned to; empty for any.
     """
 
     def __init__(self, inner: str, cores: tuple[int, ...]) -> None:
@@ -119,57 +119,57 @@ class ChildProcess:
         self._sending, self._reading = threading.Lock(), threading.RLock()
         self._last_number = 0
         self._answers: dict[int, dict[str, Any]] = {}
-        #: Commands that created the child's objects that are still in use, by key, in order.
+        #: Commands that created the child's objects still in use, by key, in order.
         self._created: dict[int, dict[str, Any]] = {}
         self._keys = count()
-        #: Keys of the child's objects that are not used any more.
+        #: Keys of the child's objects that are no longer used.
         self._dropped: list[int] = []
-        #: Why it was ended from here; None if it was not.
+        #: Reason why this process ended the child, or None.
         self._aborted: str | None = None
-        #: Whether a new child is being made ready.
+        #: Whether a new child is starting.
         self.restarting = False
         self._ended = False
         self._process, self._end = self._start()
 
     def _start(self) -> tuple["subprocess.Popen[bytes]", "weakref.finalize[Any, ChildProcess]"]:
         path = os.pathsep.join(entry for entry in sys.path if entry)
-        # a child that was begun and not registered yet would outlive an interrupted parent
+        # an interrupt between start and registration would leave a child that outlives the parent
         with deferred_interrupts():
             process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env={**os.environ, "PYTHONPATH": path},
-                # An interrupt at the terminal is for the parent, which then ends its children.
+                # An interrupt at the terminal is for the parent, which ends its children.
                 start_new_session=True,
             )
             return process, weakref.finalize(self, _end, process)
 
     def end(self) -> None:
-        """End the child, at once."""
+        """End the child process at once."""
         self._ended = True
         self._end()
 
     def abort(self, reason: str) -> None:
-        """End the child from another thread: pending calls get the reason, and the next command starts a new child."""
+        """End the child from another thread: pending calls fail with the reason, and the next command starts a new child."""
         self._aborted = reason
         with suppress(OSError):
             self._process.kill()
 
     @property
     def pid(self) -> int:
-        """Number of the child process."""
+        """Process number of the child."""
         return self._process.pid
 
     @property
     def aborted(self) -> bool:
-        """Whether the child was ended from here, and no other has come since."""
+        """Whether this process ended the child and has not started another since."""
         return self._aborted is not None
 
     def ensure_running(self) -> None:
-        """Start a new child if it has ended, and create all objects of the old one again."""
+        """Start a new child if the old one has ended, and create all its objects again."""
         if self._alive():
-            return  # anyone who waits for an answer holds the lock
+            return  # a thread that waits for an answer holds the lock
         with self._reading:
             if self._alive():
                 return
@@ -187,7 +187,7 @@ class ChildProcess:
                     for command in list(self._created.values()):
                         self.answer(self.send(**command))
                 except BaseException:
-                    # it would lack what others rely on: the next command begins again
+                    # the child would lack objects that others use: the next command starts another child
                     self._process.kill()
                     self._process.wait()
                     raise
@@ -200,7 +200,7 @@ class ChildProcess:
         return self._process.poll() is None and self._aborted is None
 
     def send(self, **command: Any) -> int:
-        """Hand a command over without waiting for its answer."""
+        """Send a command without waiting for its answer, and return its number."""
         with self._sending:
             self._last_number += 1
             number = self._last_number
@@ -216,7 +216,7 @@ class ChildProcess:
         return number
 
     def answer(self, number: int) -> dict[str, Any]:
-        """Return the answer to a command."""
+        """Wait for the answer to a command and return it."""
         with self._reading:
             while number not in self._answers:
                 assert self._process.stdout is not None
@@ -234,7 +234,7 @@ class ChildProcess:
         return reply
 
     def create(self, **command: Any) -> tuple[int, dict[str, Any]]:
-        """Have the child create an object; a new child creates it again, until it is dropped."""
+        """Create an object in the child, and in each later child until the object is dropped."""
         assert command["do"] in _CREATING
         command["key"] = next(self._keys)
         self.ensure_running()
@@ -248,14 +248,14 @@ class ChildProcess:
         return command["key"], reply
 
     def compile(self, model: Path) -> "ProcessCompiled":
-        """Have the child make the subgraph in a file ready."""
+        """Let the child compile the subgraph in a file."""
         key, reply = self.create(do="compile", model=str(model.resolve()))
         inputs, outputs = ({name: tuple(shape) for name, shape in reply[key]} for key in ("inputs", "outputs"))
         return ProcessCompiled(self, key, inputs, outputs)
 
     def drop(self, key: int) -> None:
-        """Drop an unused object from the child, with the next command."""
-        # called when memory is collected, which may be while anything is locked: sent with the next command
+        """Remove an unused object from the child, with the next command."""
+        # called by the garbage collector, possibly while a lock is held: hence sent with the next command
         if self._created.pop(key, None) is not None:
             self._dropped.append(key)
 
@@ -283,22 +283,22 @@ INNER = "cpu"
 
 
 class ProcessInvocation(AsyncInvocation):
-    """A subgraph of the child bound to memory that both processes have mapped.
+    """A subgraph of the child, bound to memory that both processes have mapped.
 
-    Buffers that lie in shared memory (`scheduler.shared`) are read and written by the child where they are; others are copied to
-    and from memory of its own. A child that has ended is replaced. The new one repeats the interrupted computation:
-    inputs are in the shared memory as they were, and a subgraph gives the same again.
+    The child reads and writes buffers in shared memory (`scheduler.shared`) directly; other buffers are copied to
+    and from shared memory. A child that has ended is replaced. The new child repeats the interrupted computation:
+    the inputs in shared memory are unchanged, and a subgraph gives the same result again.
     """
 
     def __init__(self, child: ChildProcess, compiled: "ProcessCompiled", inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        # the buffers that it is bound to must not be dropped before it is
+        # the compiled subgraph must not be dropped before this invocation
         self._child, self._compiled = child, compiled
         self._pending: int | None = None
-        #: Held by the waiter that reads the answer: a wait of an interrupted run may last until the next run begins.
+        #: Held by the thread that reads the answer: a wait of an interrupted run may last until the next run begins.
         self._answer_lock = threading.Lock()
         buffers = [*inputs, *outputs]
         copies = iter(shared_like([array for array in buffers if describe(array) is None]))
-        #: Arrays that the child reads and writes, which have to stay in place.
+        #: Arrays that the child reads and writes, and that must stay in place.
         self._shared = [next(copies) if describe(array) is None else array for array in buffers]
         pairs = list(zip(self._shared, buffers, strict=True))
         self._reads = [(shared, array) for shared, array in pairs[: len(inputs)] if shared is not array]
@@ -310,14 +310,14 @@ class ProcessInvocation(AsyncInvocation):
         weakref.finalize(self, child.drop, self._key)
 
     def enqueue(self) -> None:
-        """Tell the child to run, on copies of inputs that it cannot see."""
+        """Copy the inputs that the child cannot map, and send it the command to run."""
         self._child.ensure_running()
         for shared, array in self._reads:
             np.copyto(shared, array)
         self._pending = self._send_run()
 
     def wait(self) -> None:
-        """Wait for the child, then copy outputs that it cannot write."""
+        """Wait for the child, then copy the outputs that it cannot map."""
         with self._answer_lock:
             if self._pending is None:
                 return
@@ -326,7 +326,7 @@ class ProcessInvocation(AsyncInvocation):
             except StretchError:
                 self._pending = None
                 raise
-            # Not before: an interrupted wait is resumed.
+            # Cleared only now, because an interrupted wait is resumed.
             self._pending = None
             for shared, array in self._writes:
                 np.copyto(array, shared)
@@ -349,7 +349,7 @@ class ProcessInvocation(AsyncInvocation):
 
 
 class ProcessCompiled(Compiled):
-    """A subgraph that the child has made ready."""
+    """A subgraph that the child has compiled."""
 
     def __init__(
         self, child: ChildProcess, key: int, inputs: Mapping[str, tuple[int, ...]], outputs: Mapping[str, tuple[int, ...]]
@@ -360,35 +360,35 @@ class ProcessCompiled(Compiled):
         weakref.finalize(self, child.drop, key)
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> ProcessInvocation:
-        """Bind it to memory shared with the child."""
+        """Bind the subgraph to memory shared with the child."""
         self.check(inputs, outputs)
         return ProcessInvocation(self._child, self, inputs, outputs)
 
 
 class ChildDelegate(Delegate):
-    """A delegate that has a child process compute."""
+    """A delegate that computes in a child process."""
 
     asynchronous = True
-    _child: ChildProcess | None = None  # None until there is one.
+    _child: ChildProcess | None = None  # None until the first subgraph is compiled.
 
     def allocator(self) -> Allocate:
-        """Return the allocator of memory that the child can map, which saves it a copy."""
+        """Return an allocator of memory that the child can map, which saves a copy."""
         return shared_bytes
 
     def close(self) -> None:
-        """End the child, at once."""
+        """End the child process at once."""
         if self._child is not None:
             self._child.end()
 
     def abort(self, reason: str) -> bool:
-        """End the child where it hangs: the call comes back with `why`, and the next one finds a new child."""
+        """End the child if it hangs: the call fails with `reason`, and the next call starts a new child."""
         if self._child is not None:
             self._child.abort(reason)
         return self._child is not None
 
     @property
     def restarting(self) -> bool:
-        """Whether a new child is being made ready."""
+        """Whether a new child is starting."""
         return self._child is not None and self._child.restarting
 
 
@@ -413,7 +413,7 @@ class ProcessDelegate(ChildDelegate):
 
     @classmethod
     def create(cls, cores: tuple[int, ...]) -> Self:
-        """Return a delegate whose child is pinned to `cores`."""
+        """Return a delegate with a child pinned to `cores`."""
         return cls(INNER, cores)
 
     @classmethod
@@ -422,14 +422,14 @@ class ProcessDelegate(ChildDelegate):
         return get_delegate(INNER).unavailable()
 
     def compile(self, model: Path) -> ProcessCompiled:
-        """Have the child make a subgraph ready."""
+        """Let the child compile a subgraph."""
         return self._child.compile(model)
 
     @property
     def pid(self) -> int:
-        """Number of the child process there is now."""
+        """Process number of the current child."""
         return self._child.pid
 
     def node_placements(self, model: Path) -> list[NodePlacement]:
-        """As the inner delegate places them."""
+        """Return the placements of the inner delegate."""
         return self._inner.create(()).node_placements(model)

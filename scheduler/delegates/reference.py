@@ -1,4 +1,4 @@
-"""ONNX's own definition of every operator, in numpy: slow, and the reference of all other delegates."""
+"""ONNX's definition of every operator, in numpy: slow, and the reference for all other delegates."""
 
 import math
 from collections.abc import Sequence
@@ -16,27 +16,27 @@ from scheduler.formats.onnx import open_onnx
 if TYPE_CHECKING:
     from onnx.reference import ReferenceEvaluator
 
-#: Operators are read as this version and later define them; the library reads older ones by newer definitions.
+#: Opset from which on operators are read; the library reads older ones by newer definitions.
 MIN_OPSET = 18
 
 
 @dataclass(frozen=True)
 class Window:
-    """How a pooling slides over its input; the library's own poolings mix up unequal pads and last windows."""
+    """A pooling window and its steps; used because the library's poolings mix up unequal pads and last windows."""
 
     kernel: Sequence[int]
     strides: Sequence[int]
     pads: Sequence[int]  # Top, left, bottom, right.
     dilations: Sequence[int]
-    ceil: bool  # Whether a last window may reach beyond the padding; one that starts there is dropped.
+    ceil: bool  # Whether a last window may reach beyond the padding; a window that starts there is dropped.
 
     def of(self, x: Array, fill: float, *, padded: bool = False) -> Array:
-        """Return the windows as N×C×oH×oW×kH×kW.
+        """Return the windows of `x` as N×C×oH×oW×kH×kW.
 
         Args:
             x: N×C×H×W.
             fill: Value of elements outside the tensor.
-            padded: Whether `x` has its pads already.
+            padded: Whether `x` already includes its pads.
         """
         widths, counts, reach = [(0, 0), (0, 0)], [], [d * (k - 1) + 1 for d, k in zip(self.dilations, self.kernel, strict=True)]
         for axis in (0, 1):
@@ -52,11 +52,11 @@ class Window:
         return np.asarray(windows[:, :, : counts[0], : counts[1]])
 
     def largest(self, x: Array) -> Array:
-        """Return the largest element of each window; padding never wins."""
+        """Return the largest element of each window; padding is never the largest."""
         return np.asarray(self.of(x, -np.inf).max(axis=(4, 5)))
 
     def mean(self, x: Array, *, counts_pads: bool) -> Array:
-        """Return the mean of each window; what lies beyond the padding never counts."""
+        """Return the mean of each window; elements beyond the padding never count."""
         top, left, bottom, right = self.pads if counts_pads else (0, 0, 0, 0)
         mask = np.ones((1, 1, x.shape[2] + top + bottom, x.shape[3] + left + right))
         total, count = self.of(x.astype(np.float64), 0.0), self.of(mask, 0.0, padded=counts_pads)
@@ -64,7 +64,7 @@ class Window:
 
 
 def padded(x: Array, pads: Sequence[int], value: Array | None, axes: Sequence[int], mode: str) -> Array:
-    """Return a constant around `x`; a negative width cuts off, which the library does not do."""
+    """Return `x` with constant borders; a negative width crops, which the library does not support."""
     if mode != "constant":
         raise ValueError(f"mode `{mode}` is not defined here")
     widths = [(0, 0)] * x.ndim
@@ -90,7 +90,7 @@ class ReferenceInvocation(Invocation):
 
 
 class ReferenceCompiled(Compiled):
-    """An ONNX graph as the evaluator of the `onnx` package holds it."""
+    """An ONNX graph in the evaluator of the `onnx` package."""
 
     def __init__(self, evaluator: "ReferenceEvaluator", shapes: tuple[dict[str, tuple[int, ...]], ...]) -> None:
         super().__init__(shapes[0], shapes[1])
@@ -118,7 +118,7 @@ class ReferenceDelegate(Delegate):
     summary = "numpy, ONNX's definition of every operator"
 
     def compile(self, model: Path) -> ReferenceCompiled:
-        """Read `model`; refuses an operator that ONNX does not define."""
+        """Read `model`; refuse operators that ONNX does not define."""
         from onnx.reference import ReferenceEvaluator
         from onnx.reference.op_run import OpRun
 

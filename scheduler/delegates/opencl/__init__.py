@@ -1,4 +1,4 @@
-"""The `opencl` delegate; pyopencl is imported when a subgraph is compiled, not before."""
+"""The `opencl` delegate; pyopencl is imported only when a subgraph is compiled."""
 
 from scheduler.delegates.opencl.delegate import OpenCLDelegate
 
