@@ -33,7 +33,7 @@ from scheduler.memory.plan import plan_offset
 
 
 def device_error(name: str, problem: str, error: Exception) -> UnableError:
-    """Return the error of a device that fails or refuses a request, such as a device without memory or one that was lost."""
+    """Return an error for a device that fails or refuses a request, such as a device that was lost or has no memory left."""
     return UnableError(f"the OpenCL device `{name}` {problem}: {first_line(error)}", "run these subgraphs elsewhere with --map gpu=cpu")
 
 
@@ -45,15 +45,15 @@ class Command:
     kernel: Any  # The `pyopencl.Kernel`.
     grid: Size  # Its global size.
     local: Size | None  # Its work-group size, or None.
-    memory: Sequence[Any]  # Of intermediate tensors; kernels do not keep their arguments.
+    memory: Sequence[Any]  # Memory of intermediate tensors, held here because kernels do not keep their arguments alive.
 
 
 @dataclass(frozen=True)
 class CommandSpan:
-    """The times of a kernel, in nanoseconds on the device's clock."""
+    """Start and end of a kernel, in nanoseconds on the device's clock."""
 
-    started: int  # Begun.
-    ended: int  # Done.
+    started: int  # Start of the kernel.
+    ended: int  # End of the kernel.
 
     @property
     def ms(self) -> float:
@@ -62,11 +62,11 @@ class CommandSpan:
 
 
 class OpenCLInvocation(AsyncInvocation):
-    """Kernels in an in-order queue between the hand-over of the caller's memory and its return.
+    """Kernels in an in-order queue, run between handing over the caller's memory and mapping it again.
 
     On a device that shares the host's memory the caller's arrays are the
-    kernels' buffers: unmapped while the device works, mapped before the caller
-    reads them. Elsewhere they are copied.
+    kernels' buffers: unmapped while the device works, and mapped before the
+    caller reads them. Other devices copy the arrays.
 
     Args:
         inputs: The caller's arrays by name.
@@ -86,7 +86,7 @@ class OpenCLInvocation(AsyncInvocation):
         self._device = device
         self._queue = device.queue
         self._shared = bool(device.traits.cpu)
-        # Kernels do not keep their arguments: weights and intermediates live as long as what makes the commands.
+        # Kernels do not keep their arguments: the owner of weights and intermediates must live as long as the commands.
         self._owner = commands_of
         flags = cl.mem_flags.READ_WRITE
         self._inputs = [(array, self._memory(flags, array)) for array in inputs.values()]
@@ -107,16 +107,16 @@ class OpenCLInvocation(AsyncInvocation):
         if self._shared:
             self._map()
             self._wait(self._after)
-            # The driver must have let go of the caller's arrays before they are freed.
+            # The driver must release the caller's arrays before they are freed.
             weakref.finalize(self, _release, self._queue, self._mapped, (self._inputs, self._outputs))
 
     def enqueue(self) -> None:
-        """Hand over the buffers, launch every kernel, ask for the buffers back; returns at once."""
+        """Hand over the buffers, launch every kernel and queue the mapping of the buffers; return at once."""
         with self._device.lock:
             self._enqueue(self._launch)
 
     def _launch(self) -> None:
-        """Launch every kernel without an event, which costs several times the launch, and without giving up the interpreter's lock."""
+        """Launch every kernel without an event, which costs several times the launch, and without releasing the interpreter's lock."""
         self._launch_natively(self._launches)
 
     def _launch_natively(self, launches: Sequence[Any]) -> None:
@@ -147,24 +147,24 @@ class OpenCLInvocation(AsyncInvocation):
             raise self._failure(error) from error
 
     def wait(self) -> None:
-        """Return when the outputs may be read."""
+        """Wait until the outputs may be read."""
         if self._pending:
             self._pending = False
             self._wait(self._after)
 
     def times(self) -> tuple[int, int] | None:
-        """Return when the device started the last enqueued work and when its outputs were ready, on the clock of `perf_counter_ns`."""
+        """Return start of the last enqueued work and end of its last output in ns, on the clock of `perf_counter_ns`; None if unknown."""
         first, last = self._before[:1], self._after[-1:]
         if not first or not last or first[0] is None:
             return None
         with suppress(self._cl.Error):
             queued, ended = first[0].profile.queued, last[0].profile.end
-            # The first command was put into the queue just after the host's own clock was read.
+            # The first command was queued just after the host's clock was read.
             return self._enqueued_ns, ended - queued + self._enqueued_ns
         return None
 
     def spans(self) -> list[CommandSpan]:
-        """Run with an event for each launch, and report when each ran, in order."""
+        """Run with an event for each launch, and return start and end of each launch in order."""
         events: list[Any] = []
 
         def launch() -> None:
@@ -178,9 +178,9 @@ class OpenCLInvocation(AsyncInvocation):
         return [CommandSpan(event.profile.start, event.profile.end) for event in events]
 
     def fed_ms(self) -> float:
-        """Run as `enqueue` does, and return the milliseconds from the start of the first kernel to the end of the last.
+        """Run as `enqueue` does, and return the ms from the start of the first kernel to the end of the last.
 
-        Events of the first and the last launch alone: the device waits for its thread as in any other run.
+        Only the first and the last launch have events, so the device waits for its thread as in any other run.
         """
         events: list[Any] = []
 
@@ -196,11 +196,11 @@ class OpenCLInvocation(AsyncInvocation):
         return float(events[-1].profile.end - events[0].profile.start) / 1e6
 
     def _copy(self, memory: Any, array: Array, to_device: bool) -> Callable[[], Any]:
-        """Return a copy between a buffer and the caller's array, which may consist of several pieces."""
+        """Return a function that copies between a buffer and the caller's array, which may consist of several pieces."""
         count, length, distance = pieces_of(array) or (1, array.nbytes, array.nbytes)
         pieces: dict[str, tuple[int, ...]] = {}
         if count > 1:
-            # the driver takes one piece of memory, and where the pieces of the array are in it
+            # the driver takes one piece of memory, and the positions of the array's pieces in it
             array = as_strided(array, ((distance * (count - 1) + length) // array.itemsize,), (array.itemsize,))
             pieces = {"region": (length, count, 1), "buffer_pitches": (length,), "host_pitches": (distance,)}
             pieces |= dict.fromkeys(("buffer_origin", "host_origin"), (0, 0, 0))
@@ -213,7 +213,7 @@ class OpenCLInvocation(AsyncInvocation):
         return self._cl.Buffer(self._device.context, flags, array.nbytes)
 
     def _map(self) -> None:
-        """Ask for every buffer back; the caller may touch its arrays when the last of these commands is done."""
+        """Queue the mapping of every buffer; the caller may use its arrays when the last of these commands is done."""
         flags = self._cl.map_flags
         self._after = []
         for buffers, mode in ((self._inputs, flags.WRITE), (self._outputs, flags.READ)):
@@ -234,7 +234,7 @@ class OpenCLInvocation(AsyncInvocation):
 
 
 def _release(queue: Any, mapped: list[Any], keep_alive: object) -> None:
-    """Hand the buffers over for good; `kept` is what must outlive that."""
+    """Hand the buffers over for good; `keep_alive` holds the objects that must outlive the release."""
     for array in mapped:
         array.base.release(queue)
     queue.finish()
@@ -244,16 +244,16 @@ def _release(queue: Any, mapped: list[Any], keep_alive: object) -> None:
 
 @dataclass(frozen=True)
 class LaunchTime:
-    """The time of one launch."""
+    """Time of one launch."""
 
     launch: Launch  # The launch.
-    ms: float  # Milliseconds between its start and its end on the device, or in which the next one is handed over if that takes longer.
+    ms: float  # Milliseconds from start to end on the device, or until the next launch is handed over if that takes longer.
 
 
 def raised(times: Sequence[float], total: float) -> list[float]:
-    """Return the times raised to the one floor at which they sum to `total`; as they are where they sum to more.
+    """Raise the times to the one floor at which they sum to `total`; return them unchanged if their sum is larger.
 
-    A device waits for the thread that feeds it after each kernel that is shorter than a launch, so these take as long as the launch.
+    After each kernel shorter than a launch, a device waits for the thread that feeds it, so such a kernel takes as long as a launch.
     """
     ordered = sorted(times)
     for count, bound in enumerate([*ordered[1:], float("inf")], start=1):
@@ -264,11 +264,11 @@ def raised(times: Sequence[float], total: float) -> list[float]:
 
 
 class OpenCLCompiled(Compiled):
-    """Launches with everything they need but the caller's memory.
+    """Launches with all their arguments except for the caller's memory.
 
     Args:
-        graph: Whose inputs and outputs are those of the subgraph.
-        launches: In the order in which they run.
+        graph: Graph with the subgraph's inputs and outputs.
+        launches: Launches in the order in which they run.
         half: Whether blocked tensors and weights are stored in half precision.
     """
 
@@ -304,7 +304,7 @@ class OpenCLCompiled(Compiled):
         except (MemoryError, cl.Error) as error:
             device.arenas.clear()
             raise device_error(device.name, "has no memory for the subgraph", error) from error
-        # Drivers finish compiling when a kernel is launched first: not in the first inference, and with an error that compiling can report.
+        # Drivers finish compiling at a kernel's first launch, which is made here: not in the first inference, and errors can be reported.
         try:
             self.run([np.zeros(s, np.float32) for s in self.inputs.values()], [np.zeros(s, np.float32) for s in self.outputs.values()])
         except UnableError as error:
@@ -314,7 +314,7 @@ class OpenCLCompiled(Compiled):
             raise
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> OpenCLInvocation:
-        """Set every kernel's arguments, with the caller's memory as inputs and outputs."""
+        """Set every kernel's arguments, with the caller's memory for inputs and outputs."""
         self.check(inputs, outputs)
         for name, array in (*zip(self.inputs, inputs, strict=True), *zip(self.outputs, outputs, strict=True)):
             if array.dtype != np.float32:
@@ -327,11 +327,11 @@ class OpenCLCompiled(Compiled):
             raise device_error(self.device.name, "does not take the subgraph's buffers and kernels", error) from error
 
     def profile(self, runs: int = 3, fed: bool = False) -> list[LaunchTime]:
-        """Return the least time of each launch in `runs` runs on zeros, by the device's clock.
+        """Return the shortest time of each launch in `runs` runs on zeros, by the device's clock.
 
         Args:
-            fed: As in a run without events after others: the device is warm, and a launch takes at least as long as its thread needs to
-                hand the next one over.
+            fed: Measure as in a run without events that follows other runs: the device is warm, and a launch takes at least as long as
+            its thread needs to hand over the next launch.
         """
         arrays = [[np.zeros(shape, np.float32) for shape in shapes.values()] for shapes in (self.inputs, self.outputs)]
         invocation = self.bind(*arrays)
@@ -348,7 +348,7 @@ class OpenCLCompiled(Compiled):
         """Return every launch with its arguments set.
 
         Args:
-            external: Buffers of the inputs and outputs by name; kernels do not keep them alive.
+            external: Buffers of the inputs and outputs by name; kernels do not keep these buffers alive.
         """
         commands = []
         arenas = self.device.arenas.allocate(self.allocation.sizes)
@@ -370,7 +370,7 @@ class OpenCLCompiled(Compiled):
             case TensorArgument(view):
                 offset, strides = np.int32(view.offset), np.array(view.strides, np.int32)
                 if view.owner == "device":
-                    # An offset in the arena, not a part of its buffer: drivers of NVIDIA crash when the second of two equal parts is freed.
+                    # An offset in the arena, not a sub-buffer: NVIDIA's drivers crash when the second of two equal sub-buffers is freed.
                     arena, item_bytes = self.allocation.arenas[view.buffer], 4 if view.is_row_major else self._item_bytes
                     offset = np.int32(self.allocation.offsets[view.buffer] // item_bytes + view.offset)
                     if argument.image and arena not in images:
@@ -397,7 +397,7 @@ class OpenCLCompiled(Compiled):
             self._constants[id(argument)] = self._buffer(argument.values.astype(np.float16 if self._half else np.float32, copy=False))
 
     def _weight_image(self, values: Array, power: int) -> Any:
-        """Return the weights as an image whose rows are filled one after the other."""
+        """Return the weights as an image, filled row by row."""
         width = 1 << power
         texels = np.zeros((-(-values.size // (TEXEL * width)), width, TEXEL), values.dtype)
         texels.reshape(-1)[: values.size] = values.reshape(-1)
@@ -410,7 +410,7 @@ class OpenCLCompiled(Compiled):
         return self._cl.create_image(self.device.context, self._cl.mem_flags.READ_WRITE, self._texel(), (texels,), buffer=arena)
 
     def _readable(self, launch: Launch) -> Launch:
-        """Return the launch with buffers in place of images that its device cannot make so large."""
+        """Return the launch with buffers in place of images that are too large for its device."""
         limit = self.device.traits.images[2] * TEXEL * self._item_bytes
         images = [a.view.buffer for a in launch.arguments if isinstance(a, TensorArgument) and a.image]
         return launch if all(self.allocation.sizes[self.allocation.arenas[name]] <= limit for name in images) else launch.without_images()

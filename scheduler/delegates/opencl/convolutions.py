@@ -1,4 +1,4 @@
-"""Convolutions and fully connected layers: which kernel, which tile, which arguments, weights in the order in which kernels read them."""
+"""Convolutions and fully connected layers: choice of kernel, tile and arguments, and weights in the order in which kernels read them."""
 
 from dataclasses import dataclass, replace
 
@@ -25,10 +25,10 @@ from scheduler.delegates.opencl.schedule import GPU_WORK_ITEMS, TILE_BLOCKS, Ker
 
 
 def pack(weight: Array, lanes: int, vc: int, width: int | None = None, order: tuple[int, ...] = (0, 3, 4, 2, 1)) -> Array:
-    """Return the weights M×C×KH×KW as [tile][kh][kw][input channel][vc][lane], or with the middle axes in another order.
+    """Return weights M×C×KH×KW as [tile][kh][kw][input channel][vc][lane], or with the middle axes in another order.
 
     Args:
-        width: Input channels, zeros behind those of the weights; as many as these have if None.
+        width: Number of input channels with zeros appended; None for the number in `weight`.
     """
     m, c, kh, kw = weight.shape
     width, tiles = width or c, -(-m // (lanes * vc))
@@ -38,7 +38,7 @@ def pack(weight: Array, lanes: int, vc: int, width: int | None = None, order: tu
 
 
 def input_blocks(weight: Array, groups: int, lanes: int, vc: int) -> list[tuple[int, int]]:
-    """Return the blocks of input channels that each tile of a grouped convolution reads, those of all groups that it has a part of."""
+    """Return the range of input blocks that each tile of a grouped convolution reads, for every group with a part in the tile."""
     m, per_group, size = weight.shape[0], weight.shape[1], vc * lanes
     step = m // groups
     ranges = []
@@ -49,10 +49,10 @@ def input_blocks(weight: Array, groups: int, lanes: int, vc: int) -> list[tuple[
 
 
 def pack_grouped(weight: Array, groups: int, channels: int, lanes: int, vc: int) -> tuple[Array, Array]:
-    """Return the weights of a grouped convolution, a tile of output blocks reading only the input blocks of its groups.
+    """Return the weights of a grouped convolution, for tiles of output blocks that read only the input blocks of their groups.
 
-    Where groups and blocks are not aligned, a block holds channels of several
-    groups: weights between channels of different groups are zero.
+    If groups and blocks are not aligned, a block holds channels of several
+    groups; weights between channels of different groups are zero.
     """
     m, per_group, kh, kw = weight.shape
     step = m // groups
@@ -72,7 +72,7 @@ def pack_grouped(weight: Array, groups: int, channels: int, lanes: int, vc: int)
 
 @dataclass(frozen=True)
 class Convolution:
-    """A convolution with all that is merged into it."""
+    """A convolution with all operators that are merged into it."""
 
     node: KernelNode  # The node.
     x: str  # Name of the input.
@@ -80,7 +80,7 @@ class Convolution:
     bias: Array  # M numbers.
     residual: str | None  # Name of the tensor that is added, or None.
     residual_last: bool  # Whether it is added after the activation.
-    activation: FusedActivation  # At the end.
+    activation: FusedActivation  # Activation at the end.
     input: tuple[int, int, int, int]  # N, C, H, W.
     output: tuple[int, int, int, int]  # N, M, OH, OW.
     stride: tuple[int, int]  # Rows, columns.
@@ -100,12 +100,12 @@ class Convolution:
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates."""
+        """Number of multiply-accumulates."""
         return self.pixels * int(self.weight.size)
 
     @property
     def shape(self) -> str:
-        """Everything that decides its time, in words."""
+        """All parameters that decide the convolution's time, in words."""
         n, c, h, w = self.input
         _, m, oh, ow = self.output
         description = f"{n}x{c}x{h}x{w}->{m}x{oh}x{ow} k{self.kernel[0]}x{self.kernel[1]} s{self.stride[0]}x{self.stride[1]}"
@@ -114,12 +114,12 @@ class Convolution:
         return description + (f" g{self.groups}" if self.groups > 1 else "")
 
     def residual_argument(self, state: KernelLowering) -> tuple[TensorArgument, ...]:
-        """Return the tensor that is added, if there is one."""
+        """Return the tensor that is added, or an empty tuple."""
         return () if self.residual is None else (TensorArgument(state.blocked(self.residual)),)
 
 
 def read_convolution(state: KernelLowering, node: KernelNode) -> Convolution:
-    """Return the convolution of a node."""
+    """Return a node as a convolution."""
     x = node.inputs[0]
     if len(state.shape(x)) != 4:
         raise UnableError(f"its input has rank {len(state.shape(x))}, convolutions are over images")
@@ -146,34 +146,34 @@ def read_convolution(state: KernelLowering, node: KernelNode) -> Convolution:
 
 
 def read_bias(state: KernelLowering, node: KernelNode, channels: int) -> Array:
-    """Return the third input of a node, or zeros."""
+    """Return the third input of a node, or zeros without one."""
     if len(node.inputs) > 2 and node.inputs[2]:
         return np.ascontiguousarray(np.broadcast_to(as_float(state.constant(node.inputs[2])).reshape(-1), (channels,)))
     return np.zeros(channels, np.float32)
 
 
 def pad_to(values: Array, length: int) -> Array:
-    """Return a vector with zeros appended."""
+    """Return `values` with zeros appended up to `length`."""
     padded = np.zeros(length, np.float32)
     padded[: len(values)] = values
     return padded
 
 
-#: Largest window whose row of loads stays in registers or the first cache.
+#: Width of the largest window whose row of loads stays in registers or the first-level cache.
 MAX_WIDTH = 11
 
-#: Load variants that are quicker for some shapes: bounds checked everywhere if most tiles are at a border, nothing kept for the next pixel.
+#: Load variants that are faster for some shapes: bounds checked everywhere if most tiles meet a border; no loads kept for the next pixel.
 LOAD_VARIANTS: tuple[dict[str, int], ...] = ({"REGIONS": 0}, {"MERGED": 0})
 
 
 def suits_depthwise(conv: Convolution) -> bool:
-    """Return whether each channel has a group of its own and the window is not too wide."""
+    """Return whether the depthwise kernel suits: each channel has a group of its own, and the window is not too wide."""
     channels = conv.input[1]
     return conv.groups == channels == conv.output[1] and channels > 1 and conv.kernel[1] <= MAX_WIDTH and conv.residual is None
 
 
 def depthwise(state: KernelLowering, conv: Convolution) -> None:
-    """A depthwise convolution, tiles of neighbouring pixels of a row."""
+    """Lower a depthwise convolution to tiles of neighbouring pixels of a row."""
     lanes = state.blocking.lanes
     n, _, h, w = conv.input
     _, m, oh, ow = conv.output
@@ -213,12 +213,12 @@ def depthwise(state: KernelLowering, conv: Convolution) -> None:
 
 
 def depthwise_tiles(state: KernelLowering, conv: Convolution) -> list[Parameters]:
-    """Return the tiles, the best first.
+    """Return the tiles, best first.
 
-    A tile of VW pixels loads (VW − 1)·stride + KW vectors a row of the window
-    for VW·KW multiply-adds; the wider the better, while sums and a row of loads
-    stay in registers, and those that do not cost half an operation each. The
-    order of the grid with pixels first was the quicker one for 23 of 35 shapes on a Zen 4.
+    A tile of VW pixels loads (VW − 1)·stride + KW vectors per row of the window
+    for VW·KW multiply-adds. Wider tiles are better while the sums and a row of
+    loads stay in registers; each value that does not costs half an operation.
+    The grid order with pixels first was faster for 23 of 35 shapes on a Zen 4.
     """
     ow = conv.output[3]
     ranked: list[tuple[float, int]] = []
@@ -241,7 +241,7 @@ def suits_stem(state: KernelLowering, conv: Convolution) -> bool:
 
 
 def stem(state: KernelLowering, conv: Convolution) -> None:
-    """A convolution from NCHW, tiles of neighbouring pixels of a row."""
+    """Lower a convolution of an NCHW input with few channels to tiles of neighbouring pixels of a row."""
     lanes = state.blocking.lanes
     n, c, h, w = conv.input
     _, m, oh, ow = conv.output
@@ -275,22 +275,22 @@ def stem(state: KernelLowering, conv: Convolution) -> None:
 
 
 def _stem_preference(state: KernelLowering, width: int, tile: Parameters) -> tuple[bool, bool]:
-    """Return the order of tiles before that of the ranking: not much overlap at the end of a row, and the quickest on a CPU first.
+    """Return a sort key that precedes the ranking: little overlap at the end of a row, and on a CPU the fastest tile first.
 
-    Inputs are read one by one here, so few pixels and many blocks are better
-    than elsewhere: of 40 tiles on a Zen 4, two pixels times four blocks.
+    The kernel reads inputs one by one, so few pixels and many blocks are better
+    than in other kernels: two pixels times four blocks, the best of 40 tiles on a Zen 4.
     """
     wasted = -(-width // tile["VW"]) * tile["VW"] > 1.1 * width
     return wasted, state.traits.cpu and (tile["VW"], tile["VC"]) != (2, 4)
 
 
-#: Output pixels of a tile in each direction, and its input pixels.
+#: Output pixels of a tile in each direction, and input pixels.
 TILE, SPAN = 4, 6
 POINTS = SPAN * SPAN
 
-#: Time of the transform of one tile of one block of channels, measured on a Zen 4.
+#: Cycles to transform one tile of one block of channels, measured on a Zen 4.
 TRANSFORM_CYCLES = 300
-#: Part of the direct convolution's time below which the estimate is trusted.
+#: Share of the direct convolution's time below which the estimate is trusted.
 MAX_TIME_RATIO = 0.9
 
 #: G of F(4×4, 3×3) with interpolation points 0, ±1, ±2, ∞.
@@ -300,7 +300,7 @@ G = np.array(
 
 
 def suits_winograd(state: KernelLowering, conv: Convolution) -> bool:
-    """Return whether it is a 3×3 convolution with stride 1 for which Winograd's algorithm is asked for or estimated to be quicker."""
+    """Return whether Winograd's algorithm suits: a 3×3 convolution with stride 1 for which it is requested or estimated to be faster."""
     switch = state.options.winograd
     legal = conv.kernel == (3, 3) and conv.stride == conv.dilation == (1, 1) and conv.groups == 1
     if not legal or switch == "off" or state.blocking.half:
@@ -312,7 +312,7 @@ def suits_winograd(state: KernelLowering, conv: Convolution) -> bool:
 
 
 def is_winograd_faster(state: KernelLowering, conv: Convolution) -> bool:
-    """Return whether fewer multiplications outweigh the transforms, 36 weights for 9, and the pixels that tiles add at the border."""
+    """Return whether Winograd's fewer multiplications outweigh transforms, 36 weights for 9, and extra pixels of tiles at the border."""
     reads, writes = state.blocking.blocks(conv.input[1]), state.blocking.blocks(conv.output[1])
     depth = reads * state.blocking.lanes
     tiles = conv.output[0] * -(-conv.output[2] // TILE) * -(-conv.output[3] // TILE)
@@ -322,13 +322,13 @@ def is_winograd_faster(state: KernelLowering, conv: Convolution) -> bool:
 
 
 def transform_weights(weight: Array) -> Array:
-    """G g Gᵀ of each 3×3 window: M×C×3×3 to 36×M×C."""
+    """Return G g Gᵀ of each 3×3 window: M×C×3×3 to 36×M×C."""
     u = np.einsum("ak,mckl,bl->abmc", G, weight.astype(np.float64), G)
     return np.asarray(u.reshape(POINTS, *weight.shape[:2]), np.float32)
 
 
 def winograd(state: KernelLowering, conv: Convolution) -> None:
-    """Transform of the input, 36 products of all tiles' points with the transformed weights, transform of the output with bias, addition and activation."""
+    """Lower a convolution to a transform of the input, 36 products with the transformed weights, and a transform of the output."""
     n, c, h, w = conv.input
     _, m, oh, ow = conv.output
     lanes, reads, writes = state.blocking.lanes, state.blocking.blocks(c), state.blocking.blocks(m)
@@ -336,7 +336,7 @@ def winograd(state: KernelLowering, conv: Convolution) -> None:
     count, sizes = n * down * across, Ints((down, across, n * down * across, 0))
     points, products = _matrices(state, f"{conv.node.output}:points", count, c), _matrices(state, f"{conv.node.output}:products", count, m)
     grid = (reads, count, 1)
-    # both transforms have the same work-group: their grids differ in the first dimension alone
+    # both transforms use the same work-group, because their grids differ only in the first dimension
     light = CPU_LIGHT if state.traits.cpu else fit_local(state.traits, grid)
     arguments: tuple[Argument, ...] = (
         TensorArgument(state.blocked(conv.x)),
@@ -347,7 +347,7 @@ def winograd(state: KernelLowering, conv: Convolution) -> None:
         Ints(conv.pads[:2]),
     )
     state.add(Launch("winograd_in", conv.node.name, defines(), arguments, grid, f"{conv.shape} input", local=light))
-    # the products are one launch of the direct kernel
+    # one launch of the direct kernel computes all 36 products
     problem = KernelProblem("product", f"{POINTS}x{count}x{c}x{m}", count, writes, reads * lanes, POINTS)
     tile = state.schedules.parameters(problem, rank_tiles(state.schedules, problem))
     vc = tile["VC"]
@@ -388,19 +388,19 @@ def winograd(state: KernelLowering, conv: Convolution) -> None:
 
 
 def _matrices(state: KernelLowering, name: str, tiles: int, channels: int) -> TensorView:
-    """Return the memory of 36 matrices: a row of channels in blocks for each tile."""
+    """Return the memory of 36 matrices, with a row of blocked channels for each tile."""
     lanes, row = state.blocking.lanes, state.blocking.blocks(channels) * state.blocking.lanes
     return TensorView(name, (POINTS * tiles, channels), 0, (row, lanes, row, row), lanes, POINTS * tiles * row * 4)
 
 
-#: Most work-items that share one tile.
+#: Maximum number of work-items that share one tile.
 MAX_SPLIT = 16
-#: Largest input that is read channel by channel from NCHW; more channels are brought into blocks first.
+#: Maximum number of channels of an input that is read channel by channel from NCHW; an input with more is converted to blocks first.
 MAX_STEM_CHANNELS = 4
 
 
 def convolution(state: KernelLowering, node: KernelNode) -> None:
-    """Conv of images, by the kernel that suits its shape."""
+    """Lower a convolution of images to the kernel that suits its shape."""
     conv = read_convolution(state, node)
     if state.options.borders == "pad" and any(conv.pads):
         conv = padded(state, conv)
@@ -415,7 +415,7 @@ def convolution(state: KernelLowering, node: KernelNode) -> None:
 
 
 def padded(state: KernelLowering, conv: Convolution) -> Convolution:
-    """Return the convolution of a padded copy of its input, which needs no pads."""
+    """Return the convolution of a padded copy of its input, which has no pads."""
     n, c, h, w = conv.input
     top, left, bottom, right = conv.pads
     name, shape = f"{conv.node.name}:padded", (n, c, h + top + bottom, w + left + right)
@@ -427,7 +427,7 @@ def padded(state: KernelLowering, conv: Convolution) -> Convolution:
 
 
 def direct(state: KernelLowering, conv: Convolution) -> None:
-    """Any convolution, as a matrix product over gathered pixels."""
+    """Lower any convolution to a matrix product over gathered pixels."""
     lanes = state.blocking.lanes
     _, c, h, w = conv.input
     _, m, oh, ow = conv.output
@@ -487,7 +487,7 @@ def direct(state: KernelLowering, conv: Convolution) -> None:
 
 
 def _packed(state: KernelLowering, conv: Convolution, vc: int, from_row_major: bool) -> tuple[Array, int, tuple[Argument, ...]]:
-    """Return the weights as the kernel reads them, blocks (or channels) of input that a tile reads, and where a group's begin."""
+    """Return the packed weights, the number of input blocks (or channels) that a tile reads, and the first block of each tile of groups."""
     lanes, c = state.blocking.lanes, conv.input[1]
     if conv.groups > 1:
         weight, starts = pack_grouped(conv.weight, conv.groups, c, lanes, vc)
@@ -498,7 +498,7 @@ def _packed(state: KernelLowering, conv: Convolution, vc: int, from_row_major: b
 
 
 def grouped_depths(conv: Convolution, lanes: int) -> dict[int, int]:
-    """Return the multiply-accumulates of one output element by blocks of a tile: one that has parts of several groups reads them all."""
+    """Return the multiply-accumulates per output element by blocks of a tile; a tile with parts of several groups reads all of these."""
     if conv.groups == 1:
         return {}
     window = conv.kernel[0] * conv.kernel[1]
@@ -507,7 +507,7 @@ def grouped_depths(conv: Convolution, lanes: int) -> dict[int, int]:
 
 
 def split_of(state: KernelLowering, items: int, blocks: int, local: Size) -> int:
-    """Return how many work-items share one tile: as many as fill a GPU, while each has channels left and the group is legal."""
+    """Return the number of work-items that share one tile: enough to fill a GPU, while each has channels left and the group is legal."""
     split = 1
     if state.traits.cpu:
         return split
@@ -518,33 +518,33 @@ def split_of(state: KernelLowering, items: int, blocks: int, local: Size) -> int
 
 
 def _even(view: TensorView) -> bool:
-    """Return whether all pixels of all images lie at equal distances."""
+    """Return whether all pixels of all images have equal distances in memory."""
     n, _, h, w = view.image
     image, _, row, column = view.strides
     return (h == 1 or row == w * column) and (n == 1 or image == h * w * column)
 
 
 def candidates(state: KernelLowering, problem: KernelProblem) -> list[Parameters]:
-    """Return the legal tiles, the best first; the one that paper 004 gives as its example where that is asked for.
+    """Return the legal tiles, best first; for the schedule `tvm`, the tile of paper 004's example.
 
-    Computing with half takes registers for sums in floats and, of half the size, for those in half that join them.
+    Computing in half precision takes registers for sums in floats and, of half the size, for the sums in half that are added to them.
     """
     ranked = rank_tiles(state.schedules, problem, lambda vw, vc: not state.native or 3 * vw * vc + vc + vw <= 2 * state.traits.registers)
     if state.options.schedule == "tvm":
-        # VH 1, VW 4, VC 4: four neighbouring pixels and four channels, so a vector is no wider than that.
+        # VH 1, VW 4, VC 4: four neighbouring pixels and four channels, so a vector has no more than four lanes.
         example = [tile for tile in ranked if tile["VW"] == min(4, problem.pixels) and tile["VC"] == 1]
         return example or ranked
     return ranked
 
 
 def tile_grid(state: KernelLowering, tile: Parameters, tiles: tuple[int, int], batch: int = 1) -> tuple[Size, Size]:
-    """Return the grid and work-group of a kernel with one work-item a tile."""
+    """Return grid and work-group of a kernel with one work-item per tile."""
     grid = (tiles[1], tiles[0], batch) if tile["CHANNELS_FIRST"] else (tiles[0], tiles[1], batch)
     return grid, fit_local(state.traits, grid, tile["CHANNELS_FIRST"])
 
 
 def linear(state: KernelLowering, node: KernelNode) -> None:
-    """Gemm with constant weights: a 1×1 convolution whose pixels are the rows."""
+    """Lower a Gemm with constant weights to a 1×1 convolution whose pixels are the rows."""
     if node.attrs.get("transA") or node.attrs.get("alpha", 1.0) != 1.0 or node.attrs.get("beta", 1.0) != 1.0:
         raise UnableError("products with transA, alpha or beta are not computed")
     weight = as_float(state.constant(node.inputs[1]))

@@ -1,4 +1,4 @@
-"""The `opencl` delegate: kernels of our own on a GPU, or on CPU cores through PoCL."""
+"""The `opencl` delegate: this package's kernels on a GPU, or on CPU cores through PoCL."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 
 
 class OpenCLTuning(Tuning):
-    """One subgraph in the precision that it runs in.
+    """Tuning of one subgraph in its precision.
 
     Args:
-        delegate: Of that precision.
+        delegate: Delegate in that precision.
         model: The subgraph's ONNX file.
         mode: ``fast`` or ``exhaustive`` for work-groups, None for the schedules of convolutions.
     """
@@ -62,7 +62,7 @@ class OpenCLTuning(Tuning):
         super().__init__(f"{device.name}, {device.driver}", self._steps())
 
     def _steps(self) -> int:
-        """Return the launches, or convolutions where their schedules are tuned."""
+        """Return the number of launches, or of convolutions if their schedules are tuned."""
         launches = self._before.launches
         if self._mode is not None:
             return len(launches)
@@ -78,7 +78,7 @@ class OpenCLTuning(Tuning):
         }
 
     def rows(self, choices: Mapping[tuple[str, str], Any]) -> list[TunedKernel]:
-        """Return each launch, measured before and after in turns."""
+        """Return each launch with its times before and after, measured in turns."""
         times = interleaved_profiles((self._before, self._delegate.compile(self._model)), PROFILE_ROUNDS)
         return [self._row(old, new, choices) for old, new in pair_launches(*times)]
 
@@ -100,7 +100,7 @@ class OpenCLTuning(Tuning):
 
 
 def pair_launches(before: Sequence[Any], after: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """Return the launches of the same node before and after; another algorithm has other launches, whose times replace the node's."""
+    """Return pairs of a node's launches before and after; if the algorithm changed, each launch has a pair with None."""
     pairs: list[tuple[Any, Any]] = []
     nodes = list(dict.fromkeys([row.launch.node for row in before] + [row.launch.node for row in after]))
     for node in nodes:
@@ -119,9 +119,9 @@ class OpenCLDelegate(Delegate):
     Args:
         cores: Cores of a CPU device; empty for the last one. A GPU takes none.
         half: Store activations and weights in half precision; arithmetic stays in float.
-        options: Switches of the compilation.
-        planner: Gives intermediate tensors their memory.
-        fallback: Say that the `cpu` delegate may have what no kernel here computes, or the driver or the device refuses.
+        options: Options of the compilation.
+        planner: Planner of the memory for intermediate tensors.
+        fallback: Let the `cpu` delegate run subgraphs that no kernel here computes or that the driver or device refuses.
     """
 
     summary: ClassVar[str] = "OpenCL kernels on a GPU, or on CPU cores through PoCL"
@@ -152,7 +152,7 @@ class OpenCLDelegate(Delegate):
 
     @classmethod
     def unavailable(cls) -> str | None:
-        """Return whether pyopencl or an OpenCL device is missing."""
+        """Return the reason if pyopencl or an OpenCL device is missing, else None."""
         return unavailable_reason()
 
     @property
@@ -162,17 +162,17 @@ class OpenCLDelegate(Delegate):
 
     @classmethod
     def create(cls, cores: tuple[int, ...]) -> Self:
-        """Return a delegate whose CPU device computes on `cores`; subgraphs that it refuses fall back on the CPU."""
+        """Return a delegate whose CPU device computes on `cores`; subgraphs that it refuses run on the CPU."""
         return cls(cores, fallback=True)
 
     @classmethod
     def create_untuned(cls, cores: tuple[int, ...]) -> Self:
-        """Return a delegate that takes no schedule from any cache or table."""
+        """Return a delegate that reads no schedules from caches or tables."""
         return cls(cores, options=Options(tuned=False), fallback=True)
 
     @classmethod
     def needs_core(cls) -> bool:
-        """Return whether the device is a CPU: then subgraphs compute on a core, which they must not share with the scheduler's thread."""
+        """Return whether the device is a CPU: its subgraphs need a core that they do not share with the scheduler's thread."""
         return device_traits(find_device()).cpu
 
     def allocator(self) -> Allocate | None:
@@ -191,7 +191,7 @@ class OpenCLDelegate(Delegate):
         return self._compiled(graph, self.lower(graph))
 
     def compile_from(self, bundle: "Bundle", name: str) -> OpenCLCompiled:
-        """Make a bundle's subgraph ready, one in fp16 with half-precision storage.
+        """Compile a bundle's subgraph, with half-precision storage if it is in fp16.
 
         Raises:
             StretchError: As `compile`.
@@ -200,18 +200,18 @@ class OpenCLDelegate(Delegate):
         return self.in_precision(entry.precision).compile(bundle.file(entry.file))
 
     def node_placements_from(self, bundle: "Bundle", name: str) -> list[NodePlacement]:
-        """As `node_placements`, in the subgraph's precision."""
+        """Return the operators' placements as `node_placements` does, in the subgraph's precision."""
         entry = bundle.subgraph(name)
         return self.in_precision(entry.precision).node_placements(bundle.file(entry.file))
 
     def tuning_from(self, bundle: "Bundle", name: str, mode: str) -> OpenCLTuning:
-        """Return the kernels of a bundle's subgraph in its precision: their schedules, or by the other modes their work-groups."""
+        """Return the tuning of a bundle's subgraph in its precision: of schedules, or in the other modes of work-groups."""
         entry = bundle.subgraph(name)
         groups: Mode | None = "fast" if mode == "fast" else "exhaustive" if mode == "exhaustive" else None
         return OpenCLTuning(self.in_precision(entry.precision), bundle.file(entry.file), name, groups)
 
     def in_precision(self, precision: str) -> "OpenCLDelegate":
-        """This delegate, or one like it that stores tensors in half precision."""
+        """Return this delegate, or for fp16 a copy that stores tensors in half precision."""
         if precision != "fp16" or self._half:
             return self
         return OpenCLDelegate(self._cores, half=True, options=self._options, planner=self._planner, fallback=self.falls_back_on is not None)
@@ -225,9 +225,9 @@ class OpenCLDelegate(Delegate):
         return apply_groups(self._launches(graph, {**shipped_schedules(device, self._half), **cached_schedules(cache)}), cache)
 
     def tune(self, model: Path, budget_s: float, progress: Progress = silent) -> list[TunedSchedule]:
-        """Measure schedules for the convolutions of a subgraph that were not tuned yet, and keep what makes the subgraph faster in the user's cache.
+        """Measure schedules for the untuned convolutions of a subgraph, and keep those that make it faster in the user's cache.
 
-        Choices found before an interruption are kept as well.
+        Schedules found before an interruption are kept as well.
 
         Args:
             budget_s: Seconds after which no further kernel is begun.
@@ -251,10 +251,10 @@ class OpenCLDelegate(Delegate):
         return tuned
 
     def compile_with(self, model: Path, schedules: Mapping[tuple[str, str], Mapping[str, int]]) -> OpenCLCompiled:
-        """Return a subgraph compiled with these schedules, whatever the cache holds.
+        """Compile a subgraph with the given schedules, whatever the cache holds.
 
         Args:
-            schedules: Parameters by kernel and shape; others are taken untuned.
+            schedules: Parameters by kernel and shape; other kernels are compiled untuned.
 
         Raises:
             StretchError: As `compile`.
@@ -263,7 +263,7 @@ class OpenCLDelegate(Delegate):
         return self._compiled(graph, self._launches(graph, schedules))
 
     def _launches(self, graph: KernelGraph, schedules: Mapping[tuple[str, str], Mapping[str, int]]) -> list[Launch]:
-        """Return the launches of a graph that is simplified and fused."""
+        """Return the launches of a simplified and fused graph."""
         traits = open_device(self._cores).traits
         return lower(graph, traits.blocking(self._half), traits, self._options, Schedules(traits, schedules))
 
@@ -271,9 +271,9 @@ class OpenCLDelegate(Delegate):
         return OpenCLCompiled(open_device(self._cores), graph, launches, half=self._half, planner=self._planner)
 
     def tune_groups(self, model: Path, mode: Mode, budget_s: float, progress: Progress = silent) -> list[TunedGroup]:
-        """Choose the work-group of every launch of a subgraph by FAST or EXHAUSTIVE, and keep those that are better than the templates' own.
+        """Choose the work-group of every launch of a subgraph by FAST or EXHAUSTIVE, and keep those that are faster than the template's.
 
-        Choices found before an interruption are kept as well.
+        Work-groups found before an interruption are kept as well.
         """
         device = open_device(self._cores)
         graph = self.prepare(model)
@@ -289,7 +289,7 @@ class OpenCLDelegate(Delegate):
                     launches = [
                         replace(launch, local=chosen.get((launch.kernel, group_key(launch)), launch.local)) for launch in compiled.launches
                     ]
-                    # By itself a kernel finds other data in the caches than in the subgraph.
+                    # Alone, a kernel finds other data in the caches than in the subgraph.
                     nodes = faster_nodes(compiled, self._compiled(graph, launches))
                     groups = [
                         group if group.launch.node in nodes else replace(group, local=None, after_ms=group.before_ms) for group in groups
@@ -298,19 +298,19 @@ class OpenCLDelegate(Delegate):
         return groups
 
     def prepare(self, model: Path) -> KernelGraph:
-        """Read, simplify and fuse the graph of a subgraph."""
+        """Read a subgraph's graph, simplify it and fuse its operators."""
         graph = read_graph(model)
         simplify(graph)
         fuse(graph, residual=self._options.fuse, activations=self._options.fuse)
         return graph
 
     def refusals(self, graph: KernelGraph) -> dict[str, str]:
-        """Return the nodes of a graph that is simplified and fused which no kernel computes, by name, with the reason."""
+        """Return the nodes of a simplified and fused graph that no kernel computes, by name, with the reason."""
         traits = open_device(self._cores).traits
         return refusals(graph, traits.blocking(self._half), traits, self._options, Schedules(traits, {}))
 
     def node_placements(self, model: Path) -> list[NodePlacement]:
-        """Return each operator with its kernel's measured time, or the operator that absorbed it; the reason why a subgraph is refused."""
+        """Return each operator with its kernel's measured time or the operator that absorbed it, or why the subgraph is refused."""
         try:
             graph = read_graph(model)
             compiled = self.compile(model)

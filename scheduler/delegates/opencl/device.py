@@ -1,4 +1,4 @@
-"""The OpenCL device of subgraphs: its choice, the traits that kernels need, the cores of a CPU device, and its built kernels."""
+"""The OpenCL device of subgraphs: its choice, the traits that kernels depend on, the cores of a CPU device, and its built kernels."""
 
 import ctypes
 import hashlib
@@ -28,27 +28,27 @@ from scheduler.cores import available_cores, cpu_flags
 from scheduler.delegates.base import UnableError
 from scheduler.delegates.opencl.launch import Arenas, Blocking, Defines
 
-#: PoCL's LLVM has this name for a processor that it does not know. Clang then refuses that name, so no kernel compiles (pocl/pocl#1049).
+#: PoCL's LLVM uses this name for a processor that it does not know. Clang then refuses the name, so no kernel compiles (pocl/pocl#1049).
 UNKNOWN = "generic"
 
 
 def is_unknown(device: Any) -> bool:
-    """Return whether a `pyopencl.Device` is PoCL's for a processor that its compiler does not know."""
+    """Return whether a `pyopencl.Device` is PoCL's device for a processor that PoCL's compiler does not know."""
     return bool(device.platform.name == "Portable Computing Language" and device.version.split()[-1].endswith(f"-{UNKNOWN}"))
 
 
 INSTALL = install_line("opencl")
 
-#: Part of the name of the device or platform to use, or the device's number from 0, GPUs first; the first of them if not set.
+#: Part of the name of the device or platform to use, or the device's number from 0, GPUs first; the first device if not set.
 DEVICE_VARIABLE = "NN_STRETCH_OPENCL_DEVICE"
 
-#: A driver's own OpenCL library, used in place of the loader that finds drivers: Android's are not among those that it finds.
+#: A driver's OpenCL library, used in place of the loader that finds drivers, because that loader does not find Android's.
 LIBRARY_VARIABLE = "NN_STRETCH_OPENCL_LIBRARY"
 
 #: Environment variable for PoCL's number of threads.
 UNITS_VARIABLE = "POCL_MAX_PTHREAD_COUNT"
 
-#: Instructions of CPUs that compute with half: x86's and ARM's.
+#: CPU instruction sets that compute in half precision: x86's and ARM's.
 HALF_FLAGS = frozenset({"avx512_fp16", "asimdhp"})
 
 _LOCK = threading.Lock()
@@ -56,43 +56,43 @@ _LOCK = threading.Lock()
 
 @dataclass(frozen=True)
 class Traits:
-    """Facts of a device that the kernels need; see devices.toml."""
+    """Facts of a device that the kernels depend on; see devices.toml."""
 
     id: str  # Name of the kind of device.
-    lanes: int  # Channels of a block.
-    blocks_inside: bool  # Whether the blocks of a pixel lie side by side.
+    lanes: int  # Channels per block.
+    blocks_inside: bool  # Whether the blocks of a pixel are adjacent in memory.
     registers: int  # Vectors of `lanes` floats that a work-item can hold.
-    cpu: bool  # Whether the device is a CPU, so that a work-group is one work-item and built-ins cost calls.
+    cpu: bool  # Whether the device is a CPU, where a work-group is one work-item and built-in functions cost calls.
     local: tuple[int, int, int]  # Work-group of tiled kernels.
-    max_local: int = 1  # Most work-items of a work-group.
-    max_sizes: tuple[int, ...] = (1, 1, 1)  # Most work-items in each dimension of a work-group.
-    alignment: int = 128  # Alignment of a part of a buffer, in bytes.
-    fp16: bool = False  # Whether the device states `cl_khr_fp16`, and so computes with half.
-    #: Largest width and height of an image of weights and most texels of an image of inputs, in devices on which convolutions read images;
-    #: else zeros.
+    max_local: int = 1  # Maximum number of work-items per work-group.
+    max_sizes: tuple[int, ...] = (1, 1, 1)  # Maximum number of work-items in each dimension of a work-group.
+    alignment: int = 128  # Alignment of a sub-buffer, in bytes.
+    fp16: bool = False  # Whether the device reports `cl_khr_fp16`, and so computes in half precision.
+    #: Maximum width and height of an image of weights and maximum texels of an image of inputs, if convolutions read images on this
+    #: device; else zeros.
     images: tuple[int, int, int] = (0, 0, 0)
 
     def blocking(self, half: bool) -> Blocking:
-        """Return how blocked tensors lie in memory."""
+        """Return the memory layout of blocked tensors."""
         return Blocking(self.lanes, self.blocks_inside, half)
 
 
 @dataclass(frozen=True)
 class OpenDevice:
-    """A device with a context and an in-order queue that takes the times of its commands."""
+    """A device with a context and an in-order queue that records the times of its commands."""
 
     context: Any  # The `pyopencl.Context`.
     queue: Any  # The `pyopencl.CommandQueue`.
-    traits: Traits  # Facts that the kernels need.
+    traits: Traits  # Facts that the kernels depend on.
     name: str  # Name of the device.
-    driver: str  # Platform, version and driver, which decide whether tuned schedules fit.
-    arenas: Arenas  # Memory that the subgraphs of the queue take turns in.
-    #: Held while the commands of one run are put into the queue, for runs share memory one after the other.
+    driver: str  # Platform, version and driver, which decide whether tuned schedules apply.
+    arenas: Arenas  # Memory that the subgraphs of the queue use in turn.
+    #: Held while the commands of one run are put into the queue, because runs use the same memory one after the other.
     lock: Any = field(default_factory=threading.Lock, compare=False)
 
 
 def unavailable_reason() -> str | None:
-    """Return why no OpenCL device can be used, or None."""
+    """Return the reason why no OpenCL device can be used, or None."""
     if importlib.util.find_spec("pyopencl") is None:
         return f"pyopencl is not installed ({INSTALL})"
     try:
@@ -108,11 +108,11 @@ def find_device() -> Any:
 
     Raises:
         MissingBackendError: If pyopencl or every OpenCL driver is missing.
-        UnknownNameError: If the environment names a device that is not there.
+        UnknownNameError: If the environment variable names an unknown device.
     """
     cl = _pyopencl()
     with _LOCK:
-        # PoCL wakes all its threads after each kernel, which costs 10 µs: none is made for the scheduler's own core.
+        # PoCL wakes all its threads after each kernel, which costs 10 µs: no thread is created for the scheduler's core.
         os.environ.setdefault(UNITS_VARIABLE, str(max(1, len(available_cores()) - 1)))
         before = _threads()
         devices = _devices(cl)
@@ -137,7 +137,7 @@ def choose_device(devices: Sequence[Any], name_or_number: str) -> Any:
 
 
 def _devices(cl: Any) -> list[Any]:
-    """Return the devices of all drivers; one that fails does not hide the others."""
+    """Return the devices of all drivers; a failing driver does not hide the devices of others."""
     devices: list[Any] = []
     failure: Exception | None = None
     try:
@@ -154,7 +154,7 @@ def _devices(cl: Any) -> list[Any]:
 
 
 def _no_device(cl: Any) -> MissingBackendError:
-    """Return why no device is left."""
+    """Return an error with the reason why no device is left."""
     unknown = [device.name.strip() for platform in cl.get_platforms() for device in platform.get_devices() if is_unknown(device)]
     if unknown:
         return MissingBackendError(
@@ -165,14 +165,14 @@ def _no_device(cl: Any) -> MissingBackendError:
 
 
 def open_device(cores: tuple[int, ...]) -> OpenDevice:
-    """Return a context and a queue of the device to use.
+    """Return the device to use, opened with a context and a queue.
 
-    On a CPU device one thread a core computes, pinned to it; the device is cut
-    to as many of its units, of which one driver thread serves each.
+    A CPU device computes on one pinned thread per core; it is partitioned
+    to one unit per core, each with one driver thread.
 
     Args:
-        cores: Cores that a CPU device uses; empty for the last one this process
-            may use, which leaves the first to the scheduler's own thread.
+        cores: Cores for a CPU device; empty for the last one that this process
+        may use, which leaves the first to the scheduler's thread.
     """
     if not device_traits(find_device()).cpu:
         return _open(())
@@ -197,7 +197,7 @@ def _open(cores: tuple[int, ...]) -> OpenDevice:
 
 
 def device_traits(device: Any) -> Traits:
-    """Return the entry of devices.toml that fits a device, with the limits that the device states."""
+    """Return the entry of devices.toml that fits a device, with the limits that the device reports."""
     description = f"{device.name} {device.version}"
     extensions = device.extensions.split()
     for entry in _entries():
@@ -214,7 +214,7 @@ def device_traits(device: Any) -> Traits:
                 max_sizes=tuple(device.max_work_item_sizes),
                 alignment=max(128, device.mem_base_addr_align // 8),
                 images=_image_limits(device) if entry.get("images") else (0, 0, 0),
-                # A CPU's driver states it as well where every operation goes through floats.
+                # A CPU's driver reports the extension even where every operation is computed in floats.
                 fp16="cl_khr_fp16" in extensions and (not entry["cpu"] or bool(cpu_flags() & HALF_FLAGS)),
             )
     raise StretchError(f"devices.toml has no entry for the OpenCL device `{description}`")
@@ -228,7 +228,7 @@ def _image_limits(device: Any) -> tuple[int, int, int]:
 
 
 def _matches_entry(entry: dict[str, Any], device: Any) -> bool:
-    """Return whether an entry of devices.toml is for a device: its names, and for a CPU that no name distinguishes, its type and instructions."""
+    """Return whether an entry of devices.toml fits a device: by names, and for a CPU without a telling name by instruction set."""
     patterns = ((entry["platform"], device.platform.name), (entry["device"], f"{device.name} {device.version}"))
     if not all(re.search(pattern, text, re.IGNORECASE) for pattern, text in patterns):
         return False
@@ -241,14 +241,14 @@ def _entries() -> list[dict[str, Any]]:
     return entries
 
 
-#: Threads that PoCL made, one a unit of its CPU device, in the units' order.
+#: Threads created by PoCL, one per unit of its CPU device, in the order of the units.
 _POCL_THREADS: list[int] = []
-#: First unit given to each set of cores.
+#: First unit assigned to each set of cores.
 _FIRST_UNITS: dict[tuple[int, ...], int] = {}
 
 
 def _sub_device(cl: Any, device: Any, cores: tuple[int, ...]) -> Any:
-    """As many units of a CPU device as there are cores, their threads pinned to them; no unit is given twice."""
+    """Return one unit of a CPU device per core, with their threads pinned to the cores; no unit is assigned twice."""
     units = device.max_compute_units
     first = sum(len(name) for name in _FIRST_UNITS)
     if first + len(cores) > units:
@@ -274,17 +274,17 @@ def _threads() -> list[int]:
         return []
 
 
-# Copies from ordinary memory go through memory that the driver has pinned; buffers that lie there are copied at once.
+# Copies from ordinary memory go through memory that the driver has pinned; buffers in pinned memory are copied directly.
 
-#: Bytes of the copies that show whether pinned memory is faster, and how many are made of each.
+#: Bytes of each copy that compares pinned with ordinary memory, and number of copies of each kind.
 _COPY_BYTES, _COPY_ROUNDS = 1 << 20, 7
 
 
 def pinned_bytes(device: OpenDevice, size: int) -> NDArray[np.uint8]:
-    """Return the zeros in memory that the driver has pinned, mapped as long as the array lives.
+    """Return zeros in memory that the driver has pinned, mapped as long as the array lives.
 
     Raises:
-        MemoryError: If the driver has none.
+        MemoryError: If the driver has no pinned memory left.
     """
     cl = _pyopencl()
     flags, modes = cl.mem_flags.ALLOC_HOST_PTR | cl.mem_flags.READ_WRITE, cl.map_flags.READ | cl.map_flags.WRITE
@@ -298,7 +298,7 @@ def pinned_bytes(device: OpenDevice, size: int) -> NDArray[np.uint8]:
 
 @cache
 def pinned_is_faster(device: OpenDevice) -> bool:
-    """Return whether copies of pinned memory are faster than copies of ordinary memory; measured once."""
+    """Return whether copies of pinned memory are faster than copies of ordinary memory, measured once."""
     cl = _pyopencl()
     if device.traits.cpu:
         return False
@@ -317,12 +317,12 @@ def pinned_is_faster(device: OpenDevice) -> bool:
     return median(seconds[0]) < median(seconds[1])
 
 
-# Kernels are put into a queue through the library itself: pyopencl makes an event for each, which costs several times the launch.
+# Kernels are queued through the OpenCL library itself, because pyopencl creates an event for each, which costs several times the launch.
 
 
 @cache
 def native_enqueue() -> Callable[..., int]:
-    """Return ``clEnqueueNDRangeKernel`` of the library that pyopencl uses, called with the interpreter's lock held: it returns at once."""
+    """Return ``clEnqueueNDRangeKernel`` of pyopencl's library, called with the interpreter's lock held because it returns at once."""
     function: Any = ctypes.PyDLL(_pyopencl()._cl.__file__).clEnqueueNDRangeKernel
     pointer, number = ctypes.c_void_p, ctypes.c_uint
     function.argtypes = [pointer, pointer, number, pointer, pointer, pointer, number, pointer, pointer]
@@ -330,7 +330,7 @@ def native_enqueue() -> Callable[..., int]:
 
 
 def native_launch(kernel: Any, grid: Sequence[int], local: Sequence[int] | None) -> tuple[Any, int, Any, Any]:
-    """Return the kernel, dimensions and sizes as `native_enqueue` takes them."""
+    """Return kernel, dimensions and sizes in the form that `native_enqueue` expects."""
     sizes = ctypes.c_size_t * len(grid)
     return kernel.int_ptr, len(grid), sizes(*grid), sizes(*local) if local else None
 
@@ -339,7 +339,7 @@ def native_launch(kernel: Any, grid: Sequence[int], local: Sequence[int] | None)
 def _pyopencl() -> Any:
     if library := os.environ.get(LIBRARY_VARIABLE):
         try:
-            # the linker takes functions, and a library of this name, from what is there before pyopencl
+            # the linker resolves functions, and a library of this name, from libraries loaded before pyopencl
             ctypes.CDLL(library, ctypes.RTLD_GLOBAL)
         except OSError as error:
             raise MissingBackendError(f"{LIBRARY_VARIABLE} names a library that does not load: {first_line(error)}") from error
@@ -350,24 +350,24 @@ def _pyopencl() -> Any:
     return pyopencl
 
 
-#: Maximum number of cached files, those used last.
+#: Maximum number of cached files; the least recently used ones are deleted.
 MAX_FILES = 500
 
 _DIGEST = hashlib.sha256().digest_size
 
 
 def binary_folder() -> Path:
-    """Return ``$XDG_CACHE_HOME/nn-stretch/opencl``, below ``~/.cache`` by default."""
+    """Return ``$XDG_CACHE_HOME/nn-stretch/opencl``, by default in ``~/.cache``."""
     return cache_folder("opencl")
 
 
 def binary_file(*parts: str) -> Path:
-    """Return where the binary lies of a kernel for which all these words are the same."""
+    """Return the path of the binary of a kernel, derived from all `parts` that identify it."""
     return binary_folder() / f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()}.bin"
 
 
 def read_binary(path: Path) -> bytes | None:
-    """Return a binary as it was written, or None: drivers need not notice that one is damaged."""
+    """Return a binary as it was written, or None if it is missing or damaged, which drivers need not notice."""
     try:
         content = path.read_bytes()
     except OSError:
@@ -381,7 +381,7 @@ def read_binary(path: Path) -> bytes | None:
 
 
 def write_binary(path: Path, binary: bytes) -> None:
-    """Keep a binary, whole or not at all, and drop those that were not used for longest; where nothing can be written, nothing is kept."""
+    """Cache a binary, complete or not at all, and delete the least recently used ones; do nothing if the folder cannot be written."""
     with suppress(OSError, StretchError):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_whole(path, hashlib.sha256(binary).digest() + binary, "kernel")
@@ -392,13 +392,13 @@ def write_binary(path: Path, binary: bytes) -> None:
 
 FOLDER = Path(__file__).with_name("kernels")
 
-#: Folders with kernels, in the order in which they are searched.
+#: Folders with kernels, in search order.
 FOLDERS = [FOLDER]
 
 
 @cache
 def source(kernel: str) -> str:
-    """Return the source of one kernel, with what all kernels share in front."""
+    """Return the source of one kernel, preceded by the header shared by all kernels."""
     paths = [path for folder in FOLDERS if (path := folder / f"{kernel}.cl").is_file()]
     if not paths:
         raise StretchError(f"the kernel `{kernel}` has no file {kernel}.cl in {', '.join(map(str, FOLDERS))}")
@@ -407,12 +407,12 @@ def source(kernel: str) -> str:
 
 @cache
 def source_hash(kernel: str) -> str:
-    """Return the hash of a kernel's source, so that schedules tuned for another version are not used."""
+    """Return a hash of a kernel's source; schedules tuned for another source are not used."""
     return hashlib.sha256(source(kernel).encode()).hexdigest()[:16]
 
 
 class Programs:
-    """Builds kernels of one device, each combination of macros once."""
+    """The kernels of one device; builds each combination of macros once."""
 
     def __init__(self, device: OpenDevice, half: bool) -> None:
         self._device = device
@@ -421,7 +421,7 @@ class Programs:
         self._lock = threading.Lock()
 
     def kernel(self, name: str, defines: Defines) -> Any:
-        """Return a `pyopencl.Kernel` of its own, so that its arguments stay set."""
+        """Return a new `pyopencl.Kernel`, which no other caller shares, so that its arguments stay set."""
         import pyopencl
 
         with self._lock:
@@ -439,10 +439,10 @@ class Programs:
         cached_path = binary_file(device.name, device.driver, " ".join(options), source(name))
         try:
             with warnings.catch_warnings():
-                # A driver's remarks on a kernel that it did compile.
+                # Warnings of a driver about a kernel that it compiled.
                 warnings.simplefilter("ignore", pyopencl.CompilerWarning)
                 if (binary := read_binary(cached_path)) is not None:
-                    # A driver may refuse a program of its own compiler, for instance for a device that looked the same.
+                    # A driver may refuse a program that it compiled itself, for instance for another device with the same name.
                     with suppress(pyopencl.Error):
                         return pyopencl.Program(device.context, device.context.devices, [binary]).build()
                 program = pyopencl.Program(device.context, source(name)).build(options)
@@ -458,7 +458,7 @@ class Programs:
 
 @cache
 def programs_of(device: OpenDevice, half: bool) -> Programs:
-    """Return the kernels of a device and storage type, which all subgraphs share."""
+    """Return the programs of a device and storage type, shared by all subgraphs."""
     return Programs(device, half)
 
 

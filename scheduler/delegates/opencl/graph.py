@@ -1,4 +1,4 @@
-"""A subgraph's ONNX file as nodes, constants and shapes, and the passes that make it smaller before its kernels are chosen."""
+"""A subgraph's ONNX file as nodes, constants and shapes, and the passes that simplify it before kernels are chosen."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -22,12 +22,12 @@ _REALS = (1, 10)
 class KernelNode:
     """One operator."""
 
-    name: str  # Name of the ONNX node that it stems from.
-    op: str  # Operator type, or a name that a pass gave to several operators merged.
-    inputs: tuple[str, ...]  # Tensors read; empty for an optional input left out.
+    name: str  # Name of the ONNX node that it comes from.
+    op: str  # Operator type, or the name that a pass gave to merged operators.
+    inputs: tuple[str, ...]  # Tensors read; empty for an omitted optional input.
     output: str  # Tensor written.
     attrs: Mapping[str, Any] = field(default_factory=dict)  # Attributes as Python values; strings are bytes.
-    merged: tuple[str, ...] = ()  # Names of the ONNX nodes that it computes, its own included.
+    merged: tuple[str, ...] = ()  # Names of the ONNX nodes that it computes, including itself.
 
     def with_attrs(self, **attrs: Any) -> "KernelNode":
         """Return a copy with some attributes set."""
@@ -43,14 +43,14 @@ class KernelGraph:
     shapes: dict[str, Shape]  # Shape of every tensor.
     inputs: tuple[str, ...]  # Names of the inputs.
     outputs: tuple[str, ...]  # Names of the outputs.
-    removed: dict[str, str] = field(default_factory=dict)  # Reasons why ONNX nodes are part of no node any more, by name.
+    removed: dict[str, str] = field(default_factory=dict)  # Reasons why ONNX nodes are no longer in any node, by name.
 
     def writers(self) -> dict[str, KernelNode]:
-        """Return the node that writes each tensor."""
+        """Return the node that writes each tensor, by tensor name."""
         return {node.output: node for node in self.nodes}
 
     def only_reader(self, tensor: str) -> KernelNode | None:
-        """Return the node that alone reads a tensor which is no output, or None."""
+        """Return the only reader of a tensor that is no output, or None."""
         if tensor in self.outputs:
             return None
         readers = [node for node in self.nodes if tensor in node.inputs]
@@ -61,7 +61,7 @@ def read_graph(model: Path) -> KernelGraph:
     """Return the graph in an ONNX file.
 
     Raises:
-        UnableError: If the file is none that kernels here compute, or a node has several results.
+        UnableError: If the kernels here cannot compute the file, or a node has several results.
     """
     from onnx import external_data_helper, helper, numpy_helper
 
@@ -82,14 +82,14 @@ def read_graph(model: Path) -> KernelGraph:
             continue
         if sum(bool(output) for output in node.output) != 1 or node.domain not in ("", "ai.onnx"):
             raise UnableError(f"node `{name}` of {model} is a {node.op_type} that the opencl delegate does not run")
-        # Precision is the delegate's: a cast between reals only says where half precision begins and ends.
+        # The delegate sets the precision: a cast between reals only marks where half precision begins and ends.
         op = "Identity" if node.op_type == "Cast" and attrs["to"] in _REALS else node.op_type
         nodes.append(KernelNode(name, op, tuple(node.input), node.output[0], attrs, (name,)))
     return KernelGraph(nodes, constants, dict(opened.shapes), tuple(inputs), tuple(outputs))
 
 
 def _real(values: Array) -> Array:
-    """Return the weights in single precision, whatever they are stored in."""
+    """Return half-precision weights in single precision, and other arrays unchanged."""
     return values.astype(np.float32) if values.dtype == np.float16 else values
 
 
@@ -98,13 +98,13 @@ IDENTITIES = ("Identity", "Dropout")
 
 
 def simplify(graph: KernelGraph) -> None:
-    """Run every pass, in the order in which each serves the next (paper 000: PAD merged, identities removed)."""
+    """Run every pass, in the order in which each prepares the next (paper 000: PAD merged, identities removed)."""
     for step in (fold_constants, remove_identities, fold_batch_norms, merge_pads, recognise_shuffles):
         step(graph)
 
 
 def fold_constants(graph: KernelGraph) -> None:
-    """Compute what depends on constants alone, once, with ONNX's own definition."""
+    """Compute once all nodes that depend on constants alone, by ONNX's definition."""
     remaining = []
     for node in graph.nodes:
         if node.inputs and all(not name or name in graph.constants for name in node.inputs):
@@ -137,7 +137,7 @@ def _evaluate(graph: KernelGraph, node: KernelNode) -> Array:
 
 
 def remove_identities(graph: KernelGraph) -> None:
-    """Let readers of an identity read its input; one that is an output stays."""
+    """Let readers of an identity read its input; an identity that writes an output stays."""
     renamed: dict[str, str] = {}
     nodes, graph.nodes = graph.nodes, []
     for node in nodes:
@@ -150,7 +150,7 @@ def remove_identities(graph: KernelGraph) -> None:
 
 
 def fold_batch_norms(graph: KernelGraph) -> None:
-    """Batch-norms into the weights before them; a batch-norm elsewhere becomes `ScaleShift`.
+    """Fold batch-norms into the weights before them; a batch-norm elsewhere becomes `ScaleShift`.
 
     y = γ·(x − μ)/√(σ² + ε) + β is x·a + b with a = γ/√(σ² + ε) and b = β − a·μ.
     """
@@ -173,7 +173,7 @@ def fold_batch_norms(graph: KernelGraph) -> None:
 
 
 def merge_pads(graph: KernelGraph) -> None:
-    """Zero pads of height and width into the convolution or average that alone reads them."""
+    """Merge zero pads of height and width into the convolution or average that alone reads them."""
     for node in list(graph.nodes):
         if node.op != "Pad" or node.attrs.get("mode", b"constant") != b"constant" or (len(node.inputs) > 3 and node.inputs[3]):
             continue
@@ -209,7 +209,7 @@ def merge_pads(graph: KernelGraph) -> None:
 
 
 def recognise_shuffles(graph: KernelGraph) -> None:
-    """Reshape to groups, exchange of the two, reshape back: one `ChannelShuffle`; and layer-norms over channels."""
+    """Replace reshape to groups, transpose and reshape back with one `ChannelShuffle`."""
     for node in list(graph.nodes):
         if node.op != "Transpose" or node not in graph.nodes:
             continue
@@ -239,11 +239,11 @@ def recognise_shuffles(graph: KernelGraph) -> None:
 
 
 def merge(graph: KernelGraph, into: KernelNode, node: KernelNode, *, inputs: tuple[str, ...], **attrs: object) -> KernelNode:
-    """Merge `node` into `into`, the node that writes its input; the merged node stands where `node` stood.
+    """Merge `node` into `into`, which writes its input; the merged node takes the position of `node`.
 
     Args:
-        node: The later node; its output becomes that of the merged node.
-        attrs: Attributes it has in addition to those of `into`.
+        node: The later node; its output becomes the merged node's output.
+        attrs: Additional attributes of the merged node.
     """
     merged = replace(into.with_attrs(**attrs), inputs=inputs, output=node.output, merged=into.merged + node.merged)
     graph.nodes[graph.nodes.index(node)] = merged
@@ -271,13 +271,13 @@ class FusedActivation:
 
     @property
     def macro(self) -> str:
-        """The kernels' name for it; a bare `tanh` would be replaced by a driver's macro."""
+        """Name in the kernels; the driver would replace a bare `tanh` with its own macro."""
         return f"act_{self.name}"
 
 
 NONE = FusedActivation()
 
-#: ONNX operators that compute one activation: its name, and the attributes that are its parameters, with their defaults.
+#: ONNX operators that compute one activation: the activation's name, and the attributes for its parameters, with their defaults.
 ACTIVATIONS: Mapping[str, tuple[str, Mapping[str, float]]] = {
     "Elu": ("elu", {"alpha": 1.0}),
     "HardSigmoid": ("hard_sigmoid", {"alpha": 0.2, "beta": 0.5}),
@@ -291,12 +291,12 @@ ACTIVATIONS: Mapping[str, tuple[str, Mapping[str, float]]] = {
 
 #: Kernels that end with an activation.
 ACTIVATED = ("Conv", "Gemm", "Unary", "Binary", "ScaleShift")
-#: Kernels to whose result another tensor can be added.
+#: Operators whose kernels can add another tensor to the result.
 RESIDUAL = ("Conv",)
 
 
 def fuse(graph: KernelGraph, residual: bool = True, activations: bool = True) -> None:
-    """Merge activations and additions into convolutions; the others become `Unary` and `Binary` nodes."""
+    """Merge activations and additions into convolutions; the remaining ones become `Unary` and `Binary` nodes."""
     for node in list(graph.nodes):
         activation = activation_of(graph, node)
         if activation is not None and node.op != "Mul":
@@ -317,7 +317,7 @@ def fuse(graph: KernelGraph, residual: bool = True, activations: bool = True) ->
 
 
 def activation_of(graph: KernelGraph, node: KernelNode) -> FusedActivation | None:
-    """Return the activation that an ONNX node computes, or None if it computes none."""
+    """Return the activation that an ONNX node computes, or None."""
     attrs = node.attrs
     if node.op == "Clip":
         bounds = []
@@ -337,7 +337,7 @@ def activation_of(graph: KernelGraph, node: KernelNode) -> FusedActivation | Non
 
 
 def _merge_gated_products(graph: KernelGraph) -> None:
-    """x·sigmoid(x) is SiLU, x·hard_sigmoid(x) hard-swish: one activation each."""
+    """Merge x·sigmoid(x) into the activation SiLU, and x·hard_sigmoid(x) into hard-swish."""
     for node in list(graph.nodes):
         if node.op != "Mul" or node not in graph.nodes:
             continue
@@ -355,7 +355,7 @@ def _merge_gated_products(graph: KernelGraph) -> None:
 
 
 def _chain_sum(graph: KernelGraph, node: KernelNode) -> None:
-    """A sum of n tensors as n − 1 additions."""
+    """Replace a sum of n tensors with n − 1 additions."""
     index = graph.nodes.index(node)
     total, chain = node.inputs[0], []
     for i, operand in enumerate(node.inputs[1:], start=2):
@@ -377,7 +377,7 @@ def _merge_activation(graph: KernelGraph, node: KernelNode) -> bool:
 
 
 def _merge_residual(graph: KernelGraph, node: KernelNode) -> bool:
-    """Return `add(conv, z)` into the convolution, where z has the result's shape and exists before it."""
+    """Merge `add(conv, z)` into the convolution if z has the result's shape and is not constant; return whether it was merged."""
     if node.op not in RESIDUAL or "residual" in node.attrs:
         return False
     after = graph.only_reader(node.output)
@@ -386,7 +386,7 @@ def _merge_residual(graph: KernelGraph, node: KernelNode) -> bool:
     residual_input = after.inputs[1] if after.inputs[0] == node.output else after.inputs[0]
     if residual_input in graph.constants or graph.shapes[residual_input] != graph.shapes[after.output]:
         return False
-    # The merged node stands where the addition stood, so `other` is written before it.
+    # The merged node takes the position of the addition, so `residual_input` is written before it.
     inputs = (node.inputs[0], node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else "", residual_input)
     last = node.attrs.get("activation", NONE) != NONE
     merge(graph, node, after, inputs=inputs, residual=True, residual_last=last)

@@ -1,4 +1,4 @@
-"""Kernel launches as data: which kernel, with which constants and arguments, over which grid, and where their tensors are in device memory."""
+"""Kernel launches as data: each kernel with its constants, arguments and grid, and the position of its tensors in device memory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -9,7 +9,7 @@ from scheduler.delegates.base import Array
 from scheduler.memory import Lifetime, Lifetimes
 
 Shape = tuple[int, ...]
-#: Lanes of an image's texel.
+#: Channels of an image's texel.
 TEXEL = 4
 
 MemoryOwner = Literal["device", "input", "output", "constant"]
@@ -17,21 +17,21 @@ MemoryOwner = Literal["device", "input", "output", "constant"]
 
 @dataclass(frozen=True)
 class Blocking:
-    """How blocked tensors are laid out on one device."""
+    """The layout of blocked tensors on one device."""
 
-    lanes: int  # Channels of a block, which lie side by side: the 4 of PHWC4 (paper 000), or 8 or 16 where registers are that wide.
-    #: Whether the blocks of one pixel lie side by side (N, H, W, block, lane); otherwise each block is an image of its own (N, block, H, W,
+    lanes: int  # Adjacent channels of a block: 4 as in PHWC4 (paper 000), or 8 or 16 where registers are that wide.
+    #: Whether the blocks of one pixel are adjacent (N, H, W, block, lane); otherwise each block is a separate image (N, block, H, W,
     #: lane), as in PHWC4.
     blocks_inside: bool
     half: bool = False  # Whether activations and weights are stored in half precision.
 
     @property
     def item_bytes(self) -> int:
-        """Bytes of an element of a blocked tensor."""
+        """Bytes per element of a blocked tensor."""
         return 2 if self.half else 4
 
     def blocks(self, channels: int) -> int:
-        """Return the blocks that hold `channels`; lanes of the last one may be padding."""
+        """Return the number of blocks that hold `channels`; lanes of the last block may be padding."""
         return -(-channels // self.lanes)
 
     def blocked(self, buffer: str, shape: Shape) -> "TensorView":
@@ -47,46 +47,46 @@ class Blocking:
 
 @dataclass(frozen=True)
 class TensorView:
-    """A tensor, or a slice of the channels or rows of one."""
+    """A tensor, or a slice of a tensor's channels or rows."""
 
     buffer: str  # Name of the memory that holds it.
     shape: Shape  # Its logical shape.
-    offset: int  # First element.
-    strides: tuple[int, int, int, int]  # Distance in elements between images, channel blocks, rows and columns.
-    lanes: int  # Channels of a block; 1 for a row-major tensor, whose elements are floats.
-    bytes: int  # Size of the whole buffer.
-    owner: MemoryOwner = "device"  # Whether the buffer is the device's own, or the caller's.
+    offset: int  # Position of the first element, in elements.
+    strides: tuple[int, int, int, int]  # Distances in elements between images, channel blocks, rows and columns.
+    lanes: int  # Channels per block; 1 for a row-major tensor, whose elements are floats.
+    bytes: int  # Size of the whole buffer in bytes.
+    owner: MemoryOwner = "device"  # Whether the buffer is in device memory, an input or output of the caller, or a constant.
 
     @property
     def is_row_major(self) -> bool:
-        """Whether it is NCHW in floats, without gaps."""
+        """Whether the tensor is NCHW in floats, without gaps."""
         return self.lanes == 1
 
     @property
     def image(self) -> tuple[int, int, int, int]:
-        """N, C, H, W."""
+        """Shape as N, C, H, W."""
         return image_shape(self.shape)
 
     def channels(self, first: int, count: int) -> "TensorView":
-        """Return a view of some channels; `first` is a multiple of the lanes in a blocked tensor."""
+        """Return a view of `count` channels from `first` on; in a blocked tensor `first` is a multiple of the lanes."""
         n, _, h, w = self.image
         shape = (n, count) if len(self.shape) == 2 else (n, count, h, w)
         return replace(self, shape=shape, offset=self.offset + first // self.lanes * self.strides[1])
 
     def rows(self, first: int, count: int) -> "TensorView":
-        """Return a view of some rows of an image."""
+        """Return a view of `count` rows of an image from `first` on."""
         n, c, _, w = self.image
         return replace(self, shape=(n, c, count, w), offset=self.offset + first * self.strides[2])
 
     def reshape(self, shape: Shape) -> "TensorView":
-        """Return a view of the same elements with another shape; a blocked tensor has one pixel per image before and after."""
+        """Return a view of the same elements with another shape; a blocked tensor must have one pixel per image in both shapes."""
         if self.is_row_major:
             return row_major_view(self.buffer, shape, self.owner)
         return replace(self, shape=shape)
 
 
 def row_major_view(buffer: str, shape: Shape, owner: MemoryOwner = "device") -> TensorView:
-    """Return a tensor in row-major order, in floats; of rank 2 and 4 its strides are those of N, C, H, W."""
+    """Return a tensor of floats in row-major order; for rank 2 and 4 its strides are those of N, C, H, W."""
     strides = (0, 1, 0, 0)
     if len(shape) in (2, 4):
         _, c, h, w = image_shape(shape)
@@ -95,7 +95,7 @@ def row_major_view(buffer: str, shape: Shape, owner: MemoryOwner = "device") -> 
 
 
 def image_shape(shape: Shape) -> tuple[int, int, int, int]:
-    """N, C, H, W of a shape of rank 4, or of rank 2 as images of one pixel."""
+    """Return N, C, H, W of a shape of rank 4, or of rank 2 as images of one pixel."""
     if len(shape) == 2:
         return shape[0], shape[1], 1, 1
     n, c, h, w = shape
@@ -114,7 +114,7 @@ class TensorArgument:
     written: bool = False  # Whether the kernel writes it.
     without_strides: bool = False  # Whether the kernel takes no strides.
     image: bool = False  # Whether the kernel reads it as an image of one row.
-    values: Array | None = field(default=None, compare=False)  # Its elements as they lie in memory, where it is constant.
+    values: Array | None = field(default=None, compare=False)  # Elements of a constant in memory order.
 
 
 @dataclass(frozen=True)
@@ -122,16 +122,16 @@ class Weights:
     """Constants that are copied to the device once."""
 
     values: Array  # The numbers.
-    #: `store` for the tensors' storage type, `float` for float whatever that is, `int` for 32-bit integers.
+    #: `store` for the storage type of tensors, `float` for 32-bit floats in any case, `int` for 32-bit integers.
     kind: Literal["store", "float", "int"] = "store"
-    image: int = 0  # Power of 2 of the width of the image that they are read from; 0 for a buffer.
+    image: int = 0  # Exponent: the weights are read from an image of width 2 to this power; 0 for a buffer.
 
 
 @dataclass(frozen=True)
 class Zeros:
-    """A vector of zeros, which pixels outside an image are read from."""
+    """A vector of zeros, read in place of pixels outside an image."""
 
-    elements: int  # How many are read at most.
+    elements: int  # Maximum number of elements read.
 
 
 @dataclass(frozen=True)
@@ -156,14 +156,14 @@ class Launch:
     """One kernel over one grid."""
 
     kernel: str  # Name of the kernel, and of its file in `kernels`.
-    node: str  # Name of the node that it computes, or part of it.
+    node: str  # Name of the node that it computes in full or in part.
     defines: Defines  # Template parameters, as macros.
     arguments: tuple[Argument, ...]  # In the kernel's order.
-    grid: Size  # Work-items in each dimension that have work.
-    shape: str  # The shape that decides its time, in words, such as ``64x56x56->256x56x56 k1 s1``.
+    grid: Size  # Work-items with work, in each dimension.
+    shape: str  # Shape that decides the time, in words, such as ``64x56x56->256x56x56 k1 s1``.
     macs: int = 0  # Multiply-accumulates.
-    local: Size | None = None  # Work-group size; None for the driver's choice. The grid is rounded up to it.
-    merged: tuple[str, ...] = field(default=(), compare=False)  # Names of the ONNX nodes that are computed with it.
+    local: Size | None = None  # Work-group size that the grid is rounded up to; None for the driver's choice.
+    merged: tuple[str, ...] = field(default=(), compare=False)  # Names of the ONNX nodes that this launch computes.
 
     @property
     def global_size(self) -> Size:
@@ -173,7 +173,7 @@ class Launch:
         return tuple(-(-grid_size // local_size) * local_size for grid_size, local_size in zip(self.grid, self.local, strict=True))
 
     def traffic(self, item_bytes: int) -> int:
-        """Return the bytes that it moves if it reads every input and weight and writes every result once."""
+        """Return the bytes moved if every input and weight is read and every result written once."""
         total = 0
         for argument in self.arguments:
             match argument:
@@ -189,9 +189,9 @@ class Launch:
         return total
 
     def with_legal_local(self, limit: int, sizes: Size) -> "Launch":
-        """Return the launch with a work-group that a device or a kernel allows.
+        """Return the launch with a work-group within the limits of device and kernel.
 
-        The last dimension stays, because its work-items share their sums.
+        The last dimension is unchanged, because its work-items share their sums.
         """
         if self.local is None:
             return self
@@ -202,14 +202,14 @@ class Launch:
         return self if tuple(local) == self.local else replace(self, local=tuple(local))
 
     def without_images(self) -> "Launch":
-        """Return the launch with tensors read from buffers instead of images."""
+        """Return the launch with buffers in place of images."""
         defines = tuple((name, "0" if name == "XIMAGE" else value) for name, value in self.defines)
         arguments = tuple(replace(a, image=False) if isinstance(a, TensorArgument) else a for a in self.arguments)
         return replace(self, defines=defines, arguments=arguments)
 
 
 def intermediates(launches: Sequence[Launch]) -> Lifetimes:
-    """Return the tensors between launches that run in this order; slices of a tensor share its name."""
+    """Return the tensors between launches in this order, with their lifetimes; slices of a tensor share its name."""
     sizes: dict[str, int] = {}
     steps: dict[str, list[int]] = {}
     for i, launch in enumerate(launches):
@@ -222,9 +222,9 @@ def intermediates(launches: Sequence[Launch]) -> Lifetimes:
 
 
 class Arenas:
-    """Device memory that all subgraphs of one in-order queue share, whatever bundle they belong to.
+    """Device memory shared by all subgraphs of one in-order queue, across bundles.
 
-    No subgraph needs its contents after the next one starts, and an
+    No subgraph needs the contents after the next subgraph starts, and an
     in-order queue never runs two at once.
 
     Args:
@@ -236,7 +236,7 @@ class Arenas:
         self._buffers: list[Any] = []
 
     def allocate(self, sizes: Sequence[int]) -> list[Any]:
-        """Return buffers of at least these sizes; a smaller one is replaced, and lives as long as its users."""
+        """Return buffers of at least these sizes; a smaller buffer is replaced, and lives as long as its users."""
         import pyopencl as cl
 
         for i, size in enumerate(sizes):
@@ -247,5 +247,5 @@ class Arenas:
         return self._buffers[: len(sizes)]
 
     def clear(self) -> None:
-        """Drop all buffers; needed because a driver may notice only at the first launch that memory is short."""
+        """Drop all buffers; needed because a driver may report missing memory only at the first launch."""
         self._buffers.clear()

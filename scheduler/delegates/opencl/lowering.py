@@ -1,4 +1,4 @@
-"""State of the lowering from nodes to kernel launches, which chooses layouts and names memory, and helpers of the templates."""
+"""State of the lowering from nodes to kernel launches, which chooses layouts and names memory; and helpers of the templates."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -30,16 +30,16 @@ from scheduler.delegates.opencl.schedule import Options, Schedules
 
 @dataclass
 class KernelLowering:
-    """State of the lowering from nodes to launches; templates take tensors from it and append launches."""
+    """State of the lowering from nodes to launches; templates read tensors from it and append launches."""
 
     graph: KernelGraph  # Graph to lower.
-    blocking: Blocking  # Of blocked tensors.
-    traits: Traits  # Of the device.
-    options: Options  # Switches.
+    blocking: Blocking  # Layout of blocked tensors.
+    traits: Traits  # Traits of the device.
+    options: Options  # Options of the compilation.
     schedules: Schedules  # Tuned schedules.
 
     def __post_init__(self) -> None:
-        """Find the tensors that are written inside a concatenation."""
+        """Find the tensors that are written directly into a concatenation."""
         self.launches: list[Launch] = []
         self._blocked: dict[str, TensorView] = {}
         self._row_major: dict[str, TensorView] = {
@@ -52,7 +52,7 @@ class KernelLowering:
         return self.graph.shapes[name]
 
     def blocked(self, name: str) -> TensorView:
-        """Return a tensor in blocks; converts it if it exists only in row-major order."""
+        """Return a tensor in blocks, converted if it exists only in row-major order."""
         if name not in self._blocked:
             shape = self.shape(name)
             if len(shape) not in (2, 4):
@@ -63,7 +63,7 @@ class KernelLowering:
         return self._blocked[name]
 
     def row_major(self, name: str) -> TensorView:
-        """Return a tensor in row-major order; converts it if it exists only in blocks."""
+        """Return a tensor in row-major order, converted if it exists only in blocks."""
         if name not in self._row_major:
             target = row_major_view(f"{name}:plain", self.shape(name))
             self.move(self._blocked[name], target, name)
@@ -71,7 +71,7 @@ class KernelLowering:
         return self._row_major[name]
 
     def is_row_major_only(self, name: str) -> bool:
-        """Return whether a tensor exists in row-major order and not in blocks."""
+        """Return whether a tensor exists in row-major order but not in blocks."""
         return name in self._row_major and name not in self._blocked
 
     def result(self, name: str, *, allow_row_major: bool = False) -> TensorView:
@@ -89,29 +89,29 @@ class KernelLowering:
         return view
 
     def row_major_result(self, name: str) -> TensorView:
-        """Return row-major memory for a kernel's result, the caller's if `name` is an output."""
+        """Return row-major memory for a kernel's result; the caller's memory if `name` is an output."""
         view = row_major_view(name, self.shape(name), "output" if name in self.graph.outputs else "device")
         self._row_major[name] = view
         return view
 
     def alias(self, name: str, view: TensorView) -> None:
-        """Let `name` be a view of another tensor; nothing is launched."""
+        """Make `name` a view of another tensor, without a launch."""
         (self._row_major if view.is_row_major else self._blocked)[name] = view
 
     def joined_view(self, parts: Sequence[str]) -> TensorView | None:
-        """Return the concatenation of tensors that are already side by side in a larger one; None if they are not."""
+        """Return the concatenation of tensors that are already adjacent in a larger tensor, else None."""
         placement = find_joined(parts, {name: self.shape(name)[1] for name in parts}, self._slices)
         return placement and self._blocked[placement.whole].channels(placement.first, sum(self.shape(name)[1] for name in parts))
 
     def is_slice(self, name: str) -> bool:
-        """Return whether a tensor is written as a slice of a concatenation, so that it is not copied."""
+        """Return whether a tensor is written as a slice of a concatenation and needs no copy."""
         return name in self._slices
 
     def constant(self, name: str) -> Array:
         """Return a constant's values.
 
         Raises:
-            UnableError: If the tensor is computed.
+            UnableError: If the tensor is not constant.
         """
         if name not in self.graph.constants:
             raise UnableError(f"`{name}` is computed, the kernels take a constant in its place")
@@ -119,12 +119,12 @@ class KernelLowering:
 
     @property
     def native(self) -> bool:
-        """Whether kernels compute with half: the device has it and tensors are stored in it, unless the switch says otherwise."""
+        """Whether kernels compute in half precision: the device and the storage of tensors have it, unless the option says otherwise."""
         arithmetic = self.options.arithmetic
         return self.blocking.half and (self.traits.fp16 if arithmetic == "auto" else arithmetic == "half")
 
     def add(self, launch: Launch) -> None:
-        """Append a launch, its work-group within the device's limits."""
+        """Append a launch, with a work-group within the device's limits."""
         launch = launch.with_legal_local(self.traits.max_local, self.traits.max_sizes)
         self.launches.append(replace(launch, defines=(*launch.defines, ("NATIVE", str(int(self.native))))))
 
@@ -139,7 +139,7 @@ class KernelLowering:
         fill: float = 0.0,
         pad_lanes: bool = True,
     ) -> None:
-        """Copy elements one by one, with a map of the indices."""
+        """Add a launch that copies elements one by one, with mapped indices."""
         n, channels, height, width = target.image
         _, c, h, w = source.image
         block = target.lanes if not target.is_row_major else source.lanes
@@ -166,10 +166,10 @@ class KernelLowering:
 
 
 def concat_slices(graph: KernelGraph, blocking: Blocking) -> dict[str, TensorPlacement]:
-    """Return the tensors that can be written straight into a concatenation of channels: the result's name and the first channel.
+    """Return the tensors that can be written directly into a concatenation of channels, with the result's name and the first channel.
 
-    A part must start at a block and be written by a node of this graph, which
-    writes it nowhere else; of several concatenations of a tensor, the last has it.
+    A part must start at a block, and the node of this graph that writes it must
+    write it there only. If a tensor is in several concatenations, the last one holds it.
     """
     views = ("Slice", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Concat")
     writable = {node.output for node in graph.nodes if node.op not in views} - set(graph.outputs)
@@ -183,35 +183,35 @@ def concat_slices(graph: KernelGraph, blocking: Blocking) -> dict[str, TensorPla
 
 
 def as_float(values: Array) -> Array:
-    """Return the constants as contiguous float32."""
+    """Return constants as contiguous float32."""
     return np.ascontiguousarray(values, np.float32)
 
 
-#: Work-group of kernels with little work an item on a CPU: PoCL loops over it, which costs less than a group each.
+#: Work-group of kernels with little work per work-item on a CPU: PoCL loops over it, which costs less than one group per work-item.
 CPU_LIGHT = (4, 16, 1)
-#: Work-group of depthwise kernels on a CPU; of four that were tried on a Zen 4 the quickest.
+#: Work-group of depthwise kernels on a CPU, the fastest of four on a Zen 4.
 CPU_DEPTHWISE = (4, 4, 1)
 
 
 def defines(**macros: int | str) -> Defines:
-    """Return the macros in a fixed order, so that equal ones are built once."""
+    """Return macros in a fixed order, so that equal sets of macros are built once."""
     return tuple(sorted((name, str(int(value) if isinstance(value, bool) else value)) for name, value in macros.items()))
 
 
 def switches(state: KernelLowering) -> dict[str, int]:
-    """Return the macros of the options that change how a convolution is computed, not what."""
+    """Return the macros of the options that change the computation of a convolution, but not its result."""
     options = state.options
     return {"REGIONS": options.borders == "regions", "MERGED": options.loads == "merged", "UNROLL": options.unroll}
 
 
 def reads_vectors(state: KernelLowering) -> bool:
-    """Return whether convolutions load a block of inputs at once and take it apart; PoCL is quicker with one load a lane, of floats."""
+    """Return whether convolutions load a block of inputs as a vector and split it; PoCL is faster with one load of a float per lane."""
     access = state.options.access
     return state.blocking.half or not state.traits.cpu if access == "auto" else access == "vector"
 
 
 def activation_arguments(activation: FusedActivation) -> tuple[Argument, Argument]:
-    """Return the arguments `ACT_ARGS`."""
+    """Return the two arguments of the kernels' macro `ACT_ARGS`."""
     return Float(activation.a), Float(activation.b)
 
 
@@ -222,9 +222,9 @@ def activation(node: KernelNode) -> FusedActivation:
 
 
 def light_grid(traits: Traits, blocks: int, pixels: int, images: int) -> tuple[dict[str, int], Size, Size]:
-    """Return the macros, grid and work-group of a kernel with one work-item per block of channels and pixel.
+    """Return macros, grid and work-group of a kernel with one work-item per pixel and block of channels.
 
-    Neighbouring work-items read neighbouring memory: blocks of one pixel, or pixels of one block.
+    Neighbouring work-items read adjacent memory: blocks of one pixel, or pixels of one block.
     """
     first = int(traits.blocks_inside)
     grid = (blocks, pixels, images) if first else (pixels, blocks, images)
@@ -232,7 +232,7 @@ def light_grid(traits: Traits, blocks: int, pixels: int, images: int) -> tuple[d
 
 
 def fit_local(traits: Traits, grid: Size, channels_first: int = 1) -> Size:
-    """Return a work-group for a grid: the device's own where the grid is large, its first side no longer than the grid's otherwise."""
+    """Return a work-group for a grid: the device's own for a large grid, else with a first side no longer than the grid's."""
     if traits.cpu:
         channels, pixels, images = traits.local
         return (channels, pixels, images) if channels_first else (pixels, channels, images)
@@ -241,7 +241,7 @@ def fit_local(traits: Traits, grid: Size, channels_first: int = 1) -> Size:
 
 
 def _power(size: int) -> int:
-    """Return the least power of 2 that is not below `size`."""
+    """Return the smallest power of 2 that is at least `size`."""
     return int(1 << (size - 1).bit_length())
 
 
@@ -251,12 +251,12 @@ def line_local(traits: Traits) -> Size:
 
 
 def describe(node: KernelNode, *shapes: tuple[int, ...]) -> str:
-    """Return the shapes of an operator in words."""
+    """Return an operator and its shapes in words."""
     return f"{node.op.lower()} " + " ".join("x".join(map(str, shape)) for shape in shapes)
 
 
 def image_power(state: KernelLowering, weights: Array) -> int:
-    """Return the power of 2 of the width of an image of these weights; 0 where the device reads buffers or has no image so large."""
+    """Return the exponent of the power of 2 that is the width of an image of these weights; 0 if the device has no image that large."""
     width, height, _ = state.traits.images
     texels = weights.size // TEXEL
     if state.blocking.lanes != TEXEL or width < 2:
@@ -266,10 +266,10 @@ def image_power(state: KernelLowering, weights: Array) -> int:
 
 
 def reads_image(state: KernelLowering, x: TensorView) -> bool:
-    """Return whether a kernel reads an input as an image, if its memory is not too large for one."""
+    """Return whether a kernel reads an input as an image, provided its memory is not too large for an image."""
     return state.blocking.lanes == x.lanes == TEXEL and state.traits.images[2] > 0
 
 
 def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the row-major strides."""
+    """Return the row-major strides of a shape, in elements."""
     return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))

@@ -1,4 +1,4 @@
-"""One function an operator, which turns a node into launches, by the name of the operator in `TEMPLATES`; from a simplified graph to its launches."""
+"""Templates, one function per operator, that turn a node into launches; `TEMPLATES` lists them, and `lower` applies them to a graph."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -40,12 +40,12 @@ from scheduler.delegates.opencl.schedule import Options, Schedules
 
 
 def unary(state: KernelLowering, node: KernelNode) -> None:
-    """An activation that no other kernel could take."""
+    """Lower an activation that is merged into no other kernel."""
     _launch(state, node, TensorArgument(state.blocked(node.inputs[0])), None, "first")
 
 
 def binary(state: KernelLowering, node: KernelNode) -> None:
-    """Addition, product or PReLU of two tensors, one of which may be constant or repeated along dimensions."""
+    """Lower an addition, product or PReLU of two tensors, one of which may be constant or repeated along dimensions."""
     shape = state.shape(node.output)
     names = list(node.inputs)
     if names[0] in state.graph.constants and node.attrs["function"] != "prelu":
@@ -55,7 +55,7 @@ def binary(state: KernelLowering, node: KernelNode) -> None:
 
 
 def scale_shift(state: KernelLowering, node: KernelNode) -> None:
-    """A batch-norm that follows no convolution: one factor and one offset a channel."""
+    """Lower a batch-norm that follows no convolution, with one factor and one offset per channel."""
     shape = state.shape(node.output)
     if len(shape) not in (2, 4):
         raise UnableError(f"the tensor has rank {len(shape)}, 2 or 4 are computed")
@@ -78,7 +78,7 @@ def _operand(state: KernelLowering, name: str, shape: tuple[int, ...]) -> Tensor
 
 
 def constant_operand(state: KernelLowering, name: str, values: Array, shape: tuple[int, ...]) -> TensorArgument:
-    """Return a constant, brought to the rank of the result and into blocks."""
+    """Return a constant, expanded to the rank of the result and converted to blocks."""
     if values.ndim > len(shape):
         raise UnableError(f"the constant `{name}` has a higher rank than the result")
     operand_shape = image_shape((1,) * (len(shape) - values.ndim) + values.shape)
@@ -88,7 +88,7 @@ def constant_operand(state: KernelLowering, name: str, values: Array, shape: tup
 
 
 def to_blocks(values: Array, blocking: Blocking) -> Array:
-    """View of an N×C×H×W array in the layout of a blocked tensor, lanes behind the last channel zero."""
+    """Return an N×C×H×W array in the layout of a blocked tensor, with zeros in the lanes after the last channel."""
     n, c, h, w = values.shape
     blocks = blocking.blocks(c)
     padded = np.zeros((n, blocks * blocking.lanes, h, w), np.float32)
@@ -98,7 +98,7 @@ def to_blocks(values: Array, blocking: Blocking) -> Array:
 
 
 def _repeated(view: TensorView, shape: tuple[int, ...]) -> TensorView:
-    """Return a view whose strides repeat axes of size 1 where the result has more."""
+    """Return a view whose strides repeat axes of size 1 where the result is larger."""
     strides = tuple(
         0 if size == 1 and result_size > 1 else stride
         for size, result_size, stride in zip(view.image, image_shape(shape), view.strides, strict=True)
@@ -137,7 +137,7 @@ def _launch(
 
 
 def identity(state: KernelLowering, node: KernelNode) -> None:
-    """An output that is its input under another name."""
+    """Make the output an alias of the input."""
     name = node.inputs[0]
     state.alias(
         node.output, state.row_major(name) if state.is_row_major_only(name) or len(state.shape(name)) not in (2, 4) else state.blocked(name)
@@ -145,7 +145,7 @@ def identity(state: KernelLowering, node: KernelNode) -> None:
 
 
 def reshape(state: KernelLowering, node: KernelNode) -> None:
-    """Another shape: of one pixel an image nothing moves, else elements are brought in row-major order."""
+    """Lower a change of shape: nothing moves for images of one pixel, else elements are brought into row-major order."""
     name, shape = node.inputs[0], state.shape(node.output)
     before = state.shape(name)
     if _pixels(before) == _pixels(shape) == 1 and before[:2] == shape[:2] and not state.is_row_major_only(name):
@@ -159,7 +159,7 @@ def _pixels(shape: tuple[int, ...]) -> int:
 
 
 def concat(state: KernelLowering, node: KernelNode) -> None:
-    """Concatenate channels, without copies of parts that were written in place; or concatenate rows."""
+    """Lower a concatenation of channels, without copies of parts that were written in place, or of rows."""
     if len(state.shape(node.output)) != 4 or node.attrs["axis"] % 4 not in (1, 2):
         raise UnableError("tensors are joined along the channels or rows of images only")
     if node.attrs["axis"] % 4 == 2:
@@ -192,7 +192,7 @@ def _concat_rows(state: KernelLowering, node: KernelNode) -> None:
 
 
 def pad(state: KernelLowering, node: KernelNode) -> None:
-    """Constant borders of height and width."""
+    """Lower a Pad of height and width with a constant."""
     pads = [int(p) for p in state.constant(node.inputs[1])]
     if node.attrs.get("mode", b"constant") != b"constant":
         raise UnableError(f"pads of mode {node.attrs['mode'].decode()} are not computed")
@@ -206,7 +206,7 @@ def pad(state: KernelLowering, node: KernelNode) -> None:
 
 
 def resize(state: KernelLowering, node: KernelNode) -> None:
-    """Nearest neighbour by whole factors."""
+    """Lower a Resize to the nearest neighbour by whole factors."""
     scales = [float(s) for s in state.constant(node.inputs[2])] if len(node.inputs) > 2 and node.inputs[2] else []
     mode = (node.attrs.get("mode", b"nearest"), node.attrs.get("coordinate_transformation_mode"), node.attrs.get("nearest_mode"))
     is_integer = len(scales) == 4 and scales[:2] == [1, 1] and all(s >= 1 and s == int(s) for s in scales)
@@ -217,14 +217,14 @@ def resize(state: KernelLowering, node: KernelNode) -> None:
 
 
 def shuffle(state: KernelLowering, node: KernelNode) -> None:
-    """Channels of groups taken by turns."""
+    """Lower a channel shuffle, which takes the channels of all groups in turn."""
     groups = int(node.attrs["groups"])
     source, target = state.blocked(node.inputs[0]), state.result(node.output)
     state.move(source, target, node.name, scale=(1, 1, groups, source.image[1] // groups))
 
 
 def slice_(state: KernelLowering, node: KernelNode) -> None:
-    """Some channels, a view where they start at a block, else a copy; or some rows, a view."""
+    """Lower a slice of channels, a view if it starts at a block and else a copy; or of rows, a view."""
     starts, ends = state.constant(node.inputs[1]), state.constant(node.inputs[2])
     shape = state.shape(node.inputs[0])
     axes = (
@@ -247,7 +247,7 @@ def slice_(state: KernelLowering, node: KernelNode) -> None:
 
 
 def pool(state: KernelLowering, node: KernelNode) -> None:
-    """MaxPool and AveragePool of images."""
+    """Lower a MaxPool or AveragePool of images."""
     if len(state.shape(node.inputs[0])) != 4:
         raise UnableError("windows over images only are pooled")
     x, y = state.blocked(node.inputs[0]), state.result(node.output)
@@ -277,13 +277,13 @@ def pool(state: KernelLowering, node: KernelNode) -> None:
 
 
 def global_pool(state: KernelLowering, node: KernelNode) -> None:
-    """GlobalAveragePool and GlobalMaxPool of images."""
+    """Lower a GlobalAveragePool or GlobalMaxPool of images."""
     if len(state.shape(node.inputs[0])) != 4:
         raise UnableError("images only are pooled")
     x, y = state.blocked(node.inputs[0]), state.result(node.output, allow_row_major=True)
     n, c, h, w = x.image
     blocks = state.blocking.blocks(c)
-    # a CPU has blocks enough for its cores; on a GPU few blocks of many pixels each would leave most of it idle
+    # a CPU has enough blocks for its cores; on a GPU few blocks of many pixels each would leave most of it idle
     group = 1 if state.traits.cpu else 1 << (min(128, state.traits.max_local, state.traits.max_sizes[0]).bit_length() - 1)
     macros = defines(LARGEST=node.op == "GlobalMaxPool", YPLAIN=y.is_row_major, GROUP=group, WIDE=min(group, 32, 1 << (w - 1).bit_length()))
     arguments = (TensorArgument(x), TensorArgument(y, written=True), Ints((h, w, blocks, c)))
@@ -308,7 +308,7 @@ def _add_lines(
 
 
 def softmax(state: KernelLowering, node: KernelNode) -> None:
-    """Softmax and LogSoftmax along any one dimension."""
+    """Lower a Softmax or LogSoftmax along any one dimension."""
     shape = state.shape(node.output)
     axis = int(node.attrs.get("axis", -1)) % len(shape)
     outer, inner = prod(shape[:axis]), prod(shape[axis + 1 :])
@@ -317,7 +317,7 @@ def softmax(state: KernelLowering, node: KernelNode) -> None:
 
 
 def layer_norm(state: KernelLowering, node: KernelNode) -> None:
-    """LayerNormalization of the last dimensions."""
+    """Lower a LayerNormalization of the last dimensions."""
     shape = state.shape(node.inputs[0])
     axis = int(node.attrs.get("axis", -1)) % len(shape)
     lines, length = prod(shape[:axis]), prod(shape[axis:])
@@ -328,7 +328,7 @@ def layer_norm(state: KernelLowering, node: KernelNode) -> None:
 
 
 def reduce_mean(state: KernelLowering, node: KernelNode) -> None:
-    """ReduceMean of tensors of rank up to 4."""
+    """Lower a ReduceMean of a tensor of rank up to 4."""
     shape = state.shape(node.inputs[0])
     axes = [int(a) % len(shape) for a in state.constant(node.inputs[1])] if len(node.inputs) > 1 and node.inputs[1] else []
     if not axes and not node.attrs.get("noop_with_empty_axes", 0):
@@ -343,7 +343,7 @@ def reduce_mean(state: KernelLowering, node: KernelNode) -> None:
 
 
 def transpose(state: KernelLowering, node: KernelNode) -> None:
-    """Transpose of tensors of rank up to 6."""
+    """Transpose a tensor of rank up to 6."""
     shape = state.shape(node.inputs[0])
     if len(shape) > 6:
         raise UnableError(f"the tensor has rank {len(shape)}, up to 6 are computed")
@@ -354,7 +354,7 @@ def transpose(state: KernelLowering, node: KernelNode) -> None:
 
 
 def matmul(state: KernelLowering, node: KernelNode) -> None:
-    """MatMul with a constant matrix."""
+    """Lower a MatMul with a constant matrix."""
     weight = as_float(state.constant(node.inputs[1]))
     shape = state.shape(node.inputs[0])
     if weight.ndim != 2 or len(shape) < 2:
@@ -412,7 +412,7 @@ TEMPLATES: dict[str, Template] = {
 
 
 def add_template(op: str, template: Template, kernels: Path) -> None:
-    """Let the delegate compute one more operator, from outside of this package."""
+    """Add the template of an operator from outside this package, with the folder of its kernels."""
     TEMPLATES[op] = template
     if kernels not in FOLDERS:
         FOLDERS.append(kernels)
@@ -440,7 +440,7 @@ def lower(graph: KernelGraph, blocking: Blocking, traits: Traits, options: Optio
 
 
 def refusals(graph: KernelGraph, blocking: Blocking, traits: Traits, options: Options, schedules: Schedules) -> dict[str, str]:
-    """Return each node that no kernel computes, by name, with the reason; later nodes are checked as if its result existed."""
+    """Return the nodes that no kernel computes, by name, with the reason; later nodes are checked as if the result existed."""
     state = KernelLowering(graph, blocking, traits, options, schedules)
     reasons: dict[str, str] = {}
     for node in graph.nodes:
@@ -457,7 +457,7 @@ def refusals(graph: KernelGraph, blocking: Blocking, traits: Traits, options: Op
 
 
 def _finish(state: KernelLowering, name: str) -> None:
-    """Bring an output that is blocked, or elements of another tensor, into the caller's memory."""
+    """Add the launch, if needed, that brings an output into the caller's memory in row-major order."""
     target = row_major_view(name, state.shape(name), "output")
     source = state.existing_row_major(name)
     if source == target:

@@ -1,4 +1,4 @@
-"""Finds the quickest schedule of each convolution by measuring, and keeps it for later compilations."""
+"""Finds the fastest schedule of each convolution by measuring, and keeps it for later compilations."""
 
 import itertools
 import time
@@ -21,9 +21,9 @@ from scheduler.delegates.opencl.templates import lower
 from scheduler.progress import Progress, silent
 from scheduler.tuning import BETTER, Entry, TuningCache, quickest, race, shipped_entries
 
-#: Kernel file of a problem, where its name differs.
+#: Kernel file of a problem, where it has another name.
 SOURCES = {"product": "conv", "winograd": "winograd_in"}
-#: Factor on the best time, in its first two runs, above which a candidate is not run again.
+#: A candidate whose best time in its first two runs exceeds this multiple of the best candidate's is not run again.
 DROP_RATIO = 1.3
 
 
@@ -33,30 +33,30 @@ class TunedSchedule:
 
     kernel: str  # Name of the problem's kernel.
     shape: str  # Its shape in words.
-    before_ms: float  # Time with the schedule that is taken untuned.
-    after_ms: float  # Time with the one that was chosen.
+    before_ms: float  # Time with the untuned schedule.
+    after_ms: float  # Time with the chosen schedule.
     choice: Parameters  # The parameters chosen.
-    node: str = ""  # Node at which it was found; others of its shape take the same.
-    default: Parameters = field(default_factory=dict)  # The parameters that are taken untuned.
+    node: str = ""  # Node at which it was found; other nodes of the same shape use it, too.
+    default: Parameters = field(default_factory=dict)  # Parameters of the untuned schedule.
 
 
 def open_cache(device: OpenDevice, half: bool) -> TuningCache:
-    """Return the tuned schedules of a device and storage type."""
+    """Return the cache of tuned schedules for a device and storage type."""
     return TuningCache(f"{device.name} {device_kind(device, half)}", device.driver)
 
 
 def cached_schedules(cache: TuningCache) -> dict[tuple[str, str], Parameters]:
-    """Return the user's schedules of kernels whose source has not changed since they were tuned."""
+    """Return the user's schedules for kernels whose source has not changed since tuning."""
     return _current(cache.entries("schedule"))
 
 
 def shipped_schedules(device: OpenDevice, half: bool) -> dict[tuple[str, str], Parameters]:
-    """Return the package's schedules for devices of this kind, of kernels whose source has not changed since."""
+    """Return the package's schedules for this kind of device, for kernels whose source has not changed since tuning."""
     return _current(shipped_entries(device_kind(device, half)))
 
 
 def device_kind(device: OpenDevice, half: bool) -> str:
-    """Return the kind of device and storage type that schedules are shipped for."""
+    """Return the kind of device and storage type, by which schedules are shipped."""
     return f"{device.traits.id}{' half' if half else ''}"
 
 
@@ -65,18 +65,18 @@ def _current(entries: Iterable[Entry]) -> dict[tuple[str, str], Parameters]:
 
 
 def kernel_hash(kernel: str) -> str:
-    """Return the hash of the source whose schedule a problem of this name asks for."""
+    """Return the hash of the kernel source that the schedules of a problem of this name depend on."""
     return source_hash(SOURCES.get(kernel, kernel))
 
 
 class ScheduleTuner:
-    """Times candidates of each convolution of a graph by themselves, on the device's clock.
+    """Measures the candidates of each convolution of a graph alone, on the device's clock.
 
-    Candidates take turns, the least of at least three runs counts, and a
-    candidate that is hopeless in its first two runs is dropped.
+    Candidates take turns, the shortest of at least three runs counts, and a
+    candidate that is much slower in its first two runs is dropped.
 
     Args:
-        top: Candidates of the analytic ranking that are measured.
+        top: Number of candidates to measure, best of the ranking first.
         rounds: Runs of each candidate; at least 3.
     """
 
@@ -95,13 +95,13 @@ class ScheduleTuner:
         progress: Progress = silent,
         start: Mapping[tuple[str, str], Parameters] | None = None,
     ) -> Iterator[TunedSchedule]:
-        """Tune every convolution of a simplified and fused graph, until the budget is spent; each result is yielded at once.
+        """Tune every convolution of a graph until the budget is spent; yield each result at once.
 
         Args:
-            graph: Simplified and fused.
-            known: Schedules found before, which are not measured again.
+            graph: Simplified and fused graph.
+            cached: Schedules found before, which are not measured again.
             budget_s: Seconds after which no further kernel is begun.
-            start: Schedules that are taken untuned, where they are not the first of the ranking.
+            start: Untuned schedules, where they are not the first of the ranking.
         """
         end = time.monotonic() + budget_s
         schedules = {**(start or {}), **cached}
@@ -119,7 +119,7 @@ class ScheduleTuner:
     def _tune_node(
         self, graph: KernelGraph, current: Mapping[tuple[str, str], Parameters], done: AbstractSet[tuple[str, str]], end: float
     ) -> Iterator[TunedSchedule]:
-        """Yield the results for one convolution until the end; `taken` and `done` grow while the caller takes it."""
+        """Yield the results for one convolution until the time `end`; the caller adds them to `current` and `done` meanwhile."""
         options = self._options
         for variant in (replace(options, winograd="off"), replace(options, winograd="on")):
             schedules = Schedules(self._device.traits, current)
@@ -135,7 +135,7 @@ class ScheduleTuner:
     def _algorithm(
         self, graph: KernelGraph, current: Mapping[tuple[str, str], Parameters], done: AbstractSet[tuple[str, str]]
     ) -> Iterator[TunedSchedule]:
-        """Yield whether Winograd's algorithm or the direct one is quicker, each with its best schedule."""
+        """Yield whether Winograd's or the direct algorithm is faster, each with its best schedule."""
         compiled = {
             use: self._compile(graph, replace(self._options, winograd=use), Schedules(self._device.traits, current))
             for use in ("off", "on")
@@ -176,19 +176,19 @@ class ScheduleTuner:
         key: tuple[str, str],
         candidates: Sequence[Parameters],
     ) -> list[tuple[Parameters, float]]:
-        """Return the least time in milliseconds of each candidate that the driver compiles, measured in turns.
+        """Return each candidate that the driver compiles with its shortest time in ms, measured in turns.
 
         Args:
             graph: One convolution, from `single_node_graph`.
-            key: Kernel and shape that the candidates are for.
-            candidates: Parameters, the present one first; it is measured in every round.
+            key: Kernel and shape of the candidates.
+            candidates: Parameters, the present ones first; these are measured in every round.
         """
         trials: list[tuple[Parameters, OpenCLCompiled]] = []
         for candidate in candidates:
             try:
                 trials.append((candidate, self._compile(graph, options, Schedules(self._device.traits, {**current, key: candidate}))))
             except StretchError:
-                # The driver does not compile it, or it needs more than the device has.
+                # The driver does not compile this candidate, or the device lacks memory or registers for it.
                 continue
         if not trials:
             raise StretchError(f"no schedule of the kernel `{key[0]}` for {key[1]} can be compiled on `{self._device.name}`")
@@ -202,19 +202,19 @@ class ScheduleTuner:
 
 
 def keep_faster(tuned_nodes: list[TunedSchedule], before: OpenCLCompiled, after: OpenCLCompiled) -> list[TunedSchedule]:
-    """Return the schedules, with the untuned choice if the subgraph is not faster: inside it other kernels have used the caches before."""
+    """Return the schedules, with the untuned choice for nodes that are not faster inside the subgraph, where kernels share the caches."""
     nodes = faster_nodes(before, after)
     return [tuned if tuned.node in nodes else replace(tuned, choice=tuned.default, after_ms=tuned.before_ms) for tuned in tuned_nodes]
 
 
 def faster_nodes(before: OpenCLCompiled, after: OpenCLCompiled) -> set[str]:
-    """Return the nodes of a subgraph whose launches take less time in its second form, both profiled in turns."""
+    """Return the nodes of a subgraph whose launches take less time in the second form; both are profiled in turns."""
     old, new = node_times(before, after, 3)
     return {node for node, ms in new.items() if ms <= BETTER * old.get(node, 0.0)}
 
 
 def node_times(before: OpenCLCompiled, after: OpenCLCompiled, rounds: int) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the least time of each node's launches in two forms of a subgraph, profiled in turns."""
+    """Return the shortest time in ms of each node's launches in two forms of a subgraph, profiled in turns."""
     times: tuple[dict[str, float], dict[str, float]] = ({}, {})
     for total, launches in zip(times, interleaved_profiles((before, after), rounds), strict=True):
         for timing in launches:
@@ -223,13 +223,13 @@ def node_times(before: OpenCLCompiled, after: OpenCLCompiled, rounds: int) -> tu
 
 
 def interleaved_profiles(variants: Sequence[OpenCLCompiled], rounds: int) -> list[list[LaunchTime]]:
-    """Return the least time of each launch of several forms of a subgraph, profiled in turns."""
+    """Return the shortest time of each launch of several forms of a subgraph, profiled in turns."""
     profiles = [[compiled.profile(2) for compiled in variants] for _ in range(rounds)]
     return [[min(times, key=lambda timing: timing.ms) for times in zip(*runs, strict=True)] for runs in zip(*profiles, strict=True)]
 
 
 def tuned_key(launch: Launch) -> tuple[str, str]:
-    """Return the kernel and shape under which the schedule of a launch is kept: of a Winograd transform of the input, whether that algorithm is used."""
+    """Return kernel and shape under which a launch's schedule is kept; for a Winograd input transform, the choice of that algorithm."""
     if launch.kernel == "winograd_in":
         return "winograd", launch.shape.removesuffix(" input")
     batched = dict(launch.defines).get("BATCHED") == "1"
@@ -237,7 +237,7 @@ def tuned_key(launch: Launch) -> tuple[str, str]:
 
 
 def _conv_ms(compiled: OpenCLCompiled) -> float:
-    """Return the time of the convolution in a graph of `single_node_graph`: all launches but conversions and the activation after it."""
+    """Return the time of the convolution in a graph of `single_node_graph` in ms, without conversions and the activation after it."""
     return sum(timing.ms for timing in compiled.profile(1) if timing.launch.kernel not in ("move", "elementwise"))
 
 
@@ -269,7 +269,7 @@ def schedule_entries(tuned_nodes: list[TunedSchedule]) -> list[Entry]:
 
 # Legal work-group sizes of a kernel: the candidates FAST and EXHAUSTIVE of paper 002.
 
-#: Three dimensions; a grid of fewer ends with ones.
+#: Sizes in three dimensions; a grid with fewer ends with ones.
 Size3 = tuple[int, int, int]
 
 #: Minimum number of work-items of a candidate of EXHAUSTIVE.
@@ -280,8 +280,8 @@ MIN_ITEMS = 32
 class Limits:
     """Limits of a device and a kernel."""
 
-    items: int  # Most work-items of a work-group for this kernel (K in paper 002).
-    sizes: Size3  # Most work-items in each dimension.
+    items: int  # Maximum number of work-items per work-group for this kernel (K in paper 002).
+    sizes: Size3  # Maximum number of work-items in each dimension.
 
     def allow(self, size: Size3) -> bool:
         """Return whether a work-group may have this size."""
@@ -289,7 +289,7 @@ class Limits:
 
 
 def pad_to_3d(sizes: tuple[int, ...]) -> Size3:
-    """Return the sizes of one to three dimensions as three."""
+    """Return one to three sizes as three, with ones appended."""
     if not 1 <= len(sizes) <= 3 or min(sizes) < 1:
         raise ValueError(f"{sizes} is no grid of one to three dimensions")
     x, y, z = (*sizes, 1, 1)[:3]
@@ -307,7 +307,7 @@ def greatest_even_divisor(n: int, most: int = 8) -> int:
 
 
 def fast_size(grid: tuple[int, ...], limits: Limits) -> Size3:
-    """Return the one size that FAST takes for a kernel that is no convolution (paper 002, section 4.1)."""
+    """Return the size that FAST chooses for a kernel other than a convolution (paper 002, section 4.1)."""
     gx, gy, gz = pad_to_3d(grid)
     z = greatest_even_divisor(gz, min(8, limits.items))
     plane = limits.items // z
@@ -316,7 +316,7 @@ def fast_size(grid: tuple[int, ...], limits: Limits) -> Size3:
 
 
 def fast_convolution_size(grid: tuple[int, ...], limits: Limits) -> Size3:
-    """Return the one size that FAST takes for a convolution (paper 002, section 4.1)."""
+    """Return the size that FAST chooses for a convolution (paper 002, section 4.1)."""
     gx, gy, gz = pad_to_3d(grid)
     z = greatest_divisor(gz, min(16, limits.sizes[2], limits.items))
     plane = min(256, limits.items) // z or 1
@@ -330,8 +330,8 @@ def fast_convolution_size(grid: tuple[int, ...], limits: Limits) -> Size3:
 def exhaustive_sizes(grid: tuple[int, ...], limits: Limits) -> list[Size3]:
     """Return every size that EXHAUSTIVE tries (paper 002, section 4.2).
 
-    Triples of divisors of the grid's dimensions with 32 to K work-items; where
-    there are none, the grid's parts ⌈g/i⌉ for i from 1 to 4, then 1 to 4 in each dimension.
+    Candidates are triples of divisors of the grid's dimensions with 32 to K work-items; if there are
+    none, the grid's parts ⌈g/i⌉ for i from 1 to 4, and else 1 to 4 in each dimension.
     """
     dimensions = pad_to_3d(grid)
     choices = [[d for d in range(1, g + 1) if g % d == 0] for g in dimensions]
@@ -351,7 +351,7 @@ def _triples(choices: list[list[int]]) -> list[Size3]:
 
 
 def _clamp_size(size: Size3, limits: Limits) -> Size3:
-    """Return the size cut down to the device's limits, which the paper's formulas leave to the driver."""
+    """Return the size reduced to the device's limits, which the paper's formulas ignore."""
     x, y, z = (max(1, min(n, most)) for n, most in zip(size, limits.sizes, strict=True))
     while x * y * z > limits.items:
         if x >= y and x >= z:
@@ -363,7 +363,7 @@ def _clamp_size(size: Size3, limits: Limits) -> Size3:
     return x, y, z
 
 
-#: Rounds in which a subgraph is measured before and after tuning.
+#: Rounds of measuring a subgraph before and after tuning.
 PROFILE_ROUNDS = 4
 
 Mode = Literal["fast", "exhaustive"]
@@ -376,20 +376,20 @@ CONVOLUTIONS = ("conv", "depthwise", "stem")
 class TunedGroup:
     """The tuned work-group of one launch."""
 
-    launch: Launch  # The launch as it was.
-    before_ms: float  # Its time with the work-group of its template.
-    after_ms: float  # Its time with the chosen one.
-    local: Size | None  # The chosen size; None for the template's own.
+    launch: Launch  # The launch before tuning.
+    before_ms: float  # Time with the template's work-group.
+    after_ms: float  # Time with the chosen work-group.
+    local: Size | None  # The chosen size; None for the template's size.
 
 
 def group_key(launch: Launch) -> str:
-    """Return the facts that a work-group's time depends on in addition to device and kernel source."""
+    """Return the key of a launch's work-group: all facts that its time depends on besides device and kernel source."""
     macros = " ".join(f"{key}={value}" for key, value in launch.defines)
     return f"{launch.shape} | {macros} | {'x'.join(map(str, launch.grid))}"[:500]
 
 
 def apply_groups(launches: Iterable[Launch], cache: TuningCache) -> list[Launch]:
-    """Return the launches with the work-groups that tuning found for them."""
+    """Return the launches with their tuned work-groups."""
     tuned_sizes = {(e.kernel, e.source, e.shape): e.parameters for e in cache.entries("workgroup")}
     changed = []
     for launch in launches:
@@ -413,20 +413,20 @@ class LaunchTimer:
         zeros = {name: np.zeros(shape, np.float32) for name, shape in ends.items()}
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
         self._buffers = {name: cl.Buffer(device.context, flags, hostbuf=array) for name, array in zeros.items()}
-        # The factory of the commands keeps weights and intermediates.
+        # The subgraph owns the memory of weights and intermediates that the commands use.
         self._owner = compiled
         self._commands = compiled.commands(self._buffers)
         self._warm: set[tuple[int, Size | None]] = set()
 
     def most_items(self, index: int) -> int:
-        """Return the most work-items of a work-group of a launch's kernel (K in paper 002)."""
+        """Return the maximum work-items per work-group for a launch's kernel (K in paper 002)."""
         device = self._device.queue.device
         return int(self._commands[index].kernel.get_work_group_info(self._cl.kernel_work_group_info.WORK_GROUP_SIZE, device))
 
     def ms(self, index: int, local: Size | None) -> float:
-        """Return the time of one run of a launch with a work-group size, the driver's choice if None.
+        """Return the time in ms of one run of a launch with a work-group size; None for the driver's choice.
 
-        The first run of a size is not the one that counts: PoCL compiles the kernel for it.
+        The first run of a size is not counted, because PoCL compiles the kernel in it.
         """
         command = self._commands[index]
         grid = replace(command.launch, local=local).global_size
@@ -442,7 +442,7 @@ class LaunchTimer:
         return nanoseconds / 1e6
 
     def try_ms(self, index: int, default: Size | None, local: Size | None) -> float | None:
-        """Return `ms`, with the default where the size is None; None if the driver refuses the size."""
+        """Return `ms`, with the default if the size is None; return None if the driver refuses the size."""
         try:
             return self.ms(index, default if local is None else local)
         except StretchError:
@@ -452,12 +452,12 @@ class LaunchTimer:
 def tuned_groups(
     device: OpenDevice, compiled: OpenCLCompiled, mode: Mode, budget_s: float, progress: Progress = silent
 ) -> Iterator[TunedGroup]:
-    """Time work-group sizes of every launch of a subgraph, each launch by itself, on the device's clock, and choose one for each.
+    """Time work-group sizes of every launch of a subgraph, each launch alone on the device's clock, and yield the best size.
 
-    Launches that are alike share one, and so does what the budget leaves out.
+    Equal launches are timed once; launches that the budget leaves out are not yielded.
 
     Args:
-        mode: Which candidates: one by formula, or every one.
+        mode: Candidates to time: one by formula, or every one.
     """
     end = time.monotonic() + budget_s
     seen: set[tuple[str, str]] = set()
@@ -473,7 +473,7 @@ def tuned_groups(
 
 
 def group_candidates(launch: Launch, mode: Mode, limits: Limits) -> list[Size]:
-    """Return the work-group sizes other than that of a launch's template."""
+    """Return the candidate work-group sizes, without the size of the launch's template."""
     convolution = launch.kernel in CONVOLUTIONS
     sizes = (
         exhaustive_sizes(launch.grid, limits)
@@ -484,7 +484,7 @@ def group_candidates(launch: Launch, mode: Mode, limits: Limits) -> list[Size]:
 
 
 def group_entries(groups: Iterable[TunedGroup]) -> list[Entry]:
-    """Return the tuned groups as entries of the cache, without those for which the template's own size is best."""
+    """Return tuned groups as entries of the cache, without groups for which the template's size is best."""
     return [
         Entry(
             "workgroup",
