@@ -272,7 +272,7 @@ class Delegate(ABC):
         """
 
     def abort(self, reason: str) -> bool:
-        """Abort the call that is running, from another thread, because it hangs.
+        """Stop the call that is running, from another thread, because it hangs.
 
         Args:
             reason: Message of the call's error, as the end of a sentence.

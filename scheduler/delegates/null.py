@@ -45,7 +45,7 @@ class NullDelegate(Delegate):
 
     Args:
         seconds: Time of every subgraph, or a time by the file's stem; a stem
-        without a time takes none.
+            without a time takes none.
     """
 
     summary = "does nothing; waits for a given time (for tests)"

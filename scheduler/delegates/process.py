@@ -49,7 +49,7 @@ class Server:
         self._bound: dict[int, Invocation] = {}
 
     def handle(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Carry out one command and return its answer."""
+        """Execute one command and return its answer."""
         for key in command.get("drop", ()):
             self._compiled.pop(key, None)
             self._bound.pop(key, None)

@@ -1,1 +1,1 @@
-"""From a bundle to an inference: plan, state machine, and the threads that carry it out."""
+"""From a bundle to an inference: plan, state machine, and the threads that execute the plan."""

@@ -1,4 +1,4 @@
-"""Several prepared plans of one network; each inference runs the plan that is fastest under the present load."""
+"""Several prepared plans of one network; each inference runs the plan that is fastest under the current load."""
 
 import threading
 from collections import deque
@@ -22,11 +22,11 @@ _COMPUTING = ("subgraph", "join")
 
 
 class AdaptiveSession:
-    """Changes between sessions under load, and comes back, as in figure 13 of paper 003: each call runs an inference on one of them.
+    """Changes between sessions under load, and back, as in figure 13 of paper 003: each call runs an inference on one of them.
 
-    The times of undisturbed inferences are measured when this is made, so the machine should have nothing else to do then. From then on
-    the policy (`scheduler.adapt.policy`) gets the time of every processor after each inference. Where it needs to look at a processor
-    that is not used, a session that would use it runs its subgraphs there in a second thread.
+    The constructor measures the times of undisturbed inferences, so the machine should be otherwise idle then. After each inference
+    the policy (`scheduler.adapt.policy`) gets the time of every processor. To measure a processor that is not in use, a second thread
+    runs the subgraphs of a session that would use it.
 
     ::
 
@@ -35,10 +35,10 @@ class AdaptiveSession:
             y = session(x)
 
     Args:
-        sessions: By name, at least one, all with the same inputs and outputs; they stay open.
-        rules: When the policy acts.
-        quiet: Undisturbed inferences of each that are measured.
-        watts: Additional power of each processor of the device while it computes, for rules that prefer energy or a deadline.
+        sessions: Sessions by name, at least one, all with the same inputs and outputs; they stay open.
+        rules: Rules of the policy; None for its defaults.
+        quiet: Number of undisturbed inferences to measure per session.
+        watts: Additional power in watts of each processor of the device while it computes, for rules that prefer energy or a deadline.
 
     Raises:
         UsageError: If there is no session, their inputs or outputs differ, `quiet` is less than 1, or a power is missing.
@@ -68,11 +68,11 @@ class AdaptiveSession:
         self._runs = 0
         self._events: deque[InferenceMeasured | ProbeMeasured] = deque(maxlen=MAX_EVENTS)
         self._decisions: list[PlanDecision] = []
-        #: Ended probes with their times, ms; the policy receives them after the next inference.
+        #: Finished probes with their times in ms; the policy receives them after the next inference.
         self._probe_results: SimpleQueue[tuple[Probe, float]] = SimpleQueue()
 
     def __call__(self, x: Any) -> Any:
-        """Run once; see `run`."""
+        """Run one inference; see `run`."""
         return self.run(x)
 
     def run(self, x: Any) -> Any:
@@ -108,41 +108,41 @@ class AdaptiveSession:
             threading.Thread(target=self._run_probe, args=(decision.probe,), name="probe", daemon=True).start()
 
     def _run_probe(self, probe: Probe) -> None:
-        """Run a plan's subgraphs on a processor to measure them; their outputs are discarded."""
+        """Run a plan's subgraphs on a processor to measure them, and discard their outputs."""
         session, ms = self._sessions[probe.alternative], 0.0
         try:
             for name, subgraph in session.plan.subgraphs.items():
                 if subgraph.processor == probe.processor:
                     ms += session.time_alone(name)
-        except StretchError:  # inferences on that plan would show the reason
+        except StretchError:  # an inference on that plan would show the reason
             ms = inf
         self._probe_results.put((probe, ms))
 
     @property
     def current(self) -> str:
-        """Name of the session that the next inference runs on."""
+        """Name of the session that runs the next inference."""
         return self._state.current
 
     @property
     def alternatives(self) -> Mapping[str, Alternative]:
-        """Return the time of each session without load, as the policy sees it."""
+        """Time of each session without load, as the policy knows it."""
         return self._policy.alternatives
 
     @property
     def decisions(self) -> tuple[PlanDecision, ...]:
-        """When another plan was taken, and why."""
+        """Decisions of the policy, each with its reason."""
         with self._lock:
             return tuple(self._decisions)
 
     @property
     def events(self) -> tuple[InferenceMeasured | ProbeMeasured, ...]:
-        """Return the policy's inputs for the last inferences: the same inputs give the same decisions."""
+        """The policy's inputs for the last inferences; the same inputs give the same decisions."""
         with self._lock:
             return tuple(self._events)
 
 
 def _measure_alternative(name: str, session: Session, quiet: int, watts: Mapping[str, float]) -> Alternative:
-    """Return a session's plan with the median times of its steps in undisturbed inferences, after one for warm-up."""
+    """Return a session's plan with the median times of its steps in undisturbed inferences, after one inference for warm-up."""
     x = zeros(session.bundle.manifest)
     session.run(x)
     traces = []
@@ -158,7 +158,7 @@ def _measure_alternative(name: str, session: Session, quiet: int, watts: Mapping
 
 
 def _ends(session: Session) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Return the shape and type of each input and output by the name that callers know it by, the one output's aside."""
+    """Return shape and type of each input and output by public name; a single output is called `output`."""
     manifest = session.bundle.manifest
     tensors = {tensor.name: tensor for tensor in manifest.tensors}
     outputs = manifest.name_outputs({name: tensors[name] for name in manifest.outputs})

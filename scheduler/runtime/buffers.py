@@ -1,4 +1,4 @@
-"""Memory of the tensors that cross subgraphs, shared by those that are never alive together, laid out so that a join of tensors side by side copies nothing."""
+"""Memory of the tensors between subgraphs: tensors that are never alive together share it, and joins of adjacent tensors copy nothing."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -20,16 +20,16 @@ from scheduler.runtime.trace import Span
 
 
 def zeros(size: int) -> NDArray[np.uint8]:
-    """Return the allocate ordinary memory of zeros."""
+    """Return `size` zero bytes of ordinary memory."""
     return np.zeros(size, np.uint8)
 
 
-#: Memory to write, and memory of the same shape to copy from.
+#: Target array and source array of a copy.
 Copy = tuple[Array, Array]
 
 
 class _Copies:
-    """Copies at the border of a subgraph, and when the last of them began and ended."""
+    """Copies at the border of a subgraph, with start and end of the last run."""
 
     def __init__(self, name: str, copies: Sequence[Copy]) -> None:
         self._name, self._copies = name, tuple(copies)
@@ -47,14 +47,14 @@ class _Copies:
 
 
 class BorderInvocation(Invocation):
-    """Copies inputs, runs, copies outputs, then checks them."""
+    """Copies the inputs, runs, copies the outputs, then checks them."""
 
     def __init__(self, call: Invocation, before: Sequence[Copy], after: Sequence[Copy], check: Callable[[], None] | None) -> None:
         self._call, self._check = call, check
         self._before, self._after = _Copies("rows", before), _Copies("join", after)
 
     def run(self) -> None:
-        """Copy, compute, copy, check."""
+        """Copy the inputs, compute, copy the outputs and check them."""
         self._before.run()
         self._call.run()
         self._end()
@@ -65,27 +65,27 @@ class BorderInvocation(Invocation):
             self._check()
 
     def conversions(self) -> Sequence[tuple[str, int, int]]:
-        """Return the copies, and what the delegate converts between them."""
+        """Return the copies, and the delegate's conversions between them."""
         return (*self._before.spans, *self._call.conversions(), *self._after.spans)
 
 
 class AsyncBorderInvocation(BorderInvocation, AsyncInvocation):
-    """Copies inputs, enqueues, waits, copies outputs, then checks them."""
+    """Copies the inputs, enqueues, waits, copies the outputs, then checks them."""
 
     _call: AsyncInvocation
 
     def enqueue(self) -> None:
-        """Copy, then enqueue: the processor reads its buffers from then on."""
+        """Copy the inputs, then enqueue: the processor reads its buffers from then on."""
         self._before.run()
         self._call.enqueue()
 
     def wait(self) -> None:
-        """Wait for the enqueued work, copy, then check."""
+        """Wait for the enqueued work, copy the outputs, then check them."""
         self._call.wait()
         self._end()
 
     def times(self) -> tuple[int, int] | None:
-        """From the first copy to the last."""
+        """Return start of the first copy and end of the last in ns, or the processor's times where nothing is copied."""
         times = self._call.times()
         if times is None:
             return None
@@ -95,36 +95,36 @@ class AsyncBorderInvocation(BorderInvocation, AsyncInvocation):
 def wrap_invocation(
     call: Invocation, before: Sequence[Copy], after: Sequence[Copy] = (), check: Callable[[], None] | None = None
 ) -> Invocation:
-    """Return an invocation that copies before and after, then checks outputs; `call` itself if nothing of that is needed."""
+    """Return an invocation that copies before and after, then checks outputs; `call` itself if it needs neither."""
     if not before and not after and check is None:
         return call
     return (AsyncBorderInvocation if isinstance(call, AsyncInvocation) else BorderInvocation)(call, before, after, check)
 
 
-#: Every tensor that is no slice of another starts at a multiple of this many bytes: a cache line, and the widest registers.
+#: Alignment in bytes of every tensor that is no slice of another: a cache line, and the widest registers.
 ALIGNMENT = 64
 
-#: Maximum number of tensors that share memory: with more, the search for disjoint lifetimes costs more than it saves.
+#: Maximum number of tensors that share memory: with more tensors, the search for disjoint lifetimes costs more than it saves.
 MAX_SHARED = 1000
 
 
 class Buffers:
-    """One array per tensor, and the work that is left for each join.
+    """One array per tensor, and the remaining work of each join.
 
-    Where a join puts its tensors side by side, a branch writes straight into
-    its slice of the join's output. Tensors share memory if one is dead before
-    the other is written whatever runs when and wherever: the dependencies
-    count, not the queues. A subgraph reads and writes a slice of several
-    pieces in memory of its own, in use while it runs, unless its delegate
-    takes such slices.
+    Where a join concatenates its tensors, a branch writes directly into its
+    slice of the join's output. Tensors share memory if one is dead before the
+    other is written in every possible order of steps: the dependencies count,
+    not the queues. If a slice consists of several pieces, a subgraph reads and
+    writes it through a separate buffer, in use while the subgraph runs, unless
+    its delegate takes such slices.
     """
 
     def __init__(self, plan: ExecutionPlan, tensors: Sequence[Tensor], planner: Planner = plan_offset, allocate: Allocate = zeros) -> None:
         self._tensors = {tensor.name: tensor for tensor in tensors}
         slices, copied = self._slices(plan)
-        #: Slices of several pieces that a subgraph reads or writes: its own memory for them, a tensor among the others.
+        #: Separate buffers for slices of several pieces that a subgraph reads or writes; each buffer is a tensor like the others.
         self._own_memory = self._make_own_memory(plan, slices)
-        #: Tensors that are no slice of another, with their slices.
+        #: Tensors that are no slice of another, each with its slices.
         self._slices_of = {name: [name] for name in self._tensors if name not in slices}
         for name in slices:
             self._slices_of[_outermost(name, slices)].append(name)
@@ -140,7 +140,7 @@ class Buffers:
 
     @property
     def bytes(self) -> int:
-        """Memory of all buffers."""
+        """Memory of all buffers in bytes."""
         return self.memory.total_bytes
 
     def _make_own_memory(self, plan: ExecutionPlan, slices: Mapping[str, tuple[JoinEntry, int]]) -> dict[tuple[str, str], str]:
@@ -163,7 +163,7 @@ class Buffers:
         return own_memory
 
     def reads(self, subgraph: PlannedSubgraph, takes_slices: bool = False) -> tuple[dict[str, Array], list[Copy]]:
-        """Return the tensors that a subgraph's code is bound to, and the copies to make before it runs.
+        """Return the tensors to bind to a subgraph's code, and the copies to make before it runs.
 
         Args:
             takes_slices: Whether the code reads slices of several pieces.
@@ -173,7 +173,7 @@ class Buffers:
         return bound, [(bound[name], rows[name]) for name in rows if bound[name] is not rows[name]]
 
     def writes(self, subgraph: PlannedSubgraph, takes_slices: bool = False) -> tuple[dict[str, Array], list[Copy]]:
-        """Return the tensors that a subgraph's code is bound to, and the copies to make after it has run.
+        """Return the tensors to bind to a subgraph's code, and the copies to make after it has run.
 
         Args:
             takes_slices: Whether the code writes slices of several pieces.
@@ -191,11 +191,11 @@ class Buffers:
         return bound
 
     def new_arrays(self, names: Sequence[str]) -> dict[str, Array]:
-        """Return the new arrays of the shapes and types of some tensors."""
+        """Return new arrays with the shapes and types of the named tensors."""
         return {name: np.zeros(self._tensors[name].shape, np.dtype(self._tensors[name].dtype)) for name in names}
 
     def _slices(self, plan: ExecutionPlan) -> tuple[dict[str, tuple[JoinEntry, int]], dict[str, list[tuple[str, int]]]]:
-        """Return the tensors that lie in a join's output and where their channels start, and those that have to be copied there."""
+        """Return the tensors inside a join's output with their first channel, and the tensors that must be copied into it."""
         slices: dict[str, tuple[JoinEntry, int]] = {}
         copied: dict[str, list[tuple[str, int]]] = {}
         # Outermost joins first: an inner join's output is then a slice already.
@@ -204,7 +204,7 @@ class Buffers:
                 continue
             copied[join.name], start, axis = [], 0, self._axis(join)
             for name in join.inputs:
-                # a slice of several pieces is its branch's to write and nobody else's to read
+                # only its branch may write a slice of several pieces, and no other step may read it
                 private = plan.writers.get(name) in plan.subgraphs and plan.readers[name] == (join.name,) and name not in plan.outputs
                 if name not in slices and (private or self._is_one_piece(join)):
                     slices[name] = (join, start)
@@ -214,11 +214,11 @@ class Buffers:
         return slices, copied
 
     def _is_one_piece(self, join: JoinEntry) -> bool:
-        """Return whether each slice of a join's output is one piece of it."""
+        """Return whether each slice of a join's output is contiguous."""
         return math.prod(self._tensors[join.output].shape[: self._axis(join)]) == 1
 
     def _lifetimes(self, plan: ExecutionPlan) -> Lifetimes:
-        """Return when memory is in use, by steps: the arrival of the inputs, the plan's own, and the collection of the outputs."""
+        """Return the steps in which memory is in use: arrival of the inputs, the plan's steps and collection of the outputs."""
         arrival, collection = 0, len(plan.order) + 1
         number = {name: position + 1 for name, position in plan.order.items()}
         uses: dict[str, set[int]] = {name: set() for name in self._tensors}
@@ -268,7 +268,7 @@ class Buffers:
         return self.arrays[join.output][(slice(None),) * axis + (slice(start, start + self._tensors[name].shape[axis]),)]
 
     def _combine(self, join: JoinEntry) -> Callable[[], None]:
-        """Return the work of a join that reads all of its tensors to write one."""
+        """Return the work of a join that reads all its tensors and writes one."""
         compute, axis = meeting_of(join.kind).combine, self._axis(join)
         parts, output = [self.arrays[name] for name in join.inputs], self.arrays[join.output]
 
@@ -290,7 +290,7 @@ class Buffers:
 
 
 def _outermost(name: str, slices: Mapping[str, tuple[JoinEntry, int]]) -> str:
-    """Return the outermost tensor that contains another."""
+    """Return the outermost tensor that contains `name`."""
     while name in slices:
         name = slices[name][0].output
     return name
@@ -303,11 +303,11 @@ def bind_subgraph(
     outputs_into: Mapping[str, Array] | None = None,
     check: Callable[[], None] | None = None,
 ) -> Invocation:
-    """Return a compiled subgraph tied to the buffers of its tensors, by their names, else in their order.
+    """Return a compiled subgraph tied to the buffers of its tensors, matched by name, or by order if the names differ.
 
     Args:
         outputs_into: Arrays to write instead of the buffers.
-        check: Looks at the outputs after each run.
+        check: Function that checks the outputs after each run.
     """
     inputs, outputs = (
         list(compiled_names) if set(compiled_names) == set(planned_names) else planned_names
@@ -325,7 +325,7 @@ def bind_subgraph(
 
 
 def subgraph_spans(subgraph: PlannedSubgraph, queue: str, call: Invocation, start: int, end: int) -> list[Span]:
-    """Return the spans of a subgraph that has just run: itself, then the conversions at its border, which are within it."""
+    """Return the spans of a subgraph that has just run: the subgraph, then the conversions at its border, which are inside that span."""
     result = [Span(subgraph.name, subgraph.processor, queue, "subgraph", start, end)]
     return result + [
         Span(f"{subgraph.name} {conversion}", subgraph.processor, queue, "conversion", a, b) for conversion, a, b in call.conversions()

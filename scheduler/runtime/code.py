@@ -1,4 +1,4 @@
-"""Compiled subgraphs by placement, compiled on first use, also while others run."""
+"""Compiled subgraphs by placement, compiled on first use, also while other subgraphs run."""
 
 import contextlib
 import threading
@@ -18,15 +18,15 @@ from scheduler.runtime.buffers import zeros
 from scheduler.runtime.failures import delegate_failure
 from scheduler.runtime.sequential import allowed_distance
 
-#: Result of aborting a call that takes too long.
+#: Result of stopping a call that takes too long.
 AbortResult = Literal["ended", "restarting", "no"]
 
 
 class CompiledSubgraphs:
-    """A bundle's compiled subgraphs, on delegates that are made once for each set of cores.
+    """A bundle's compiled subgraphs, on delegates that are created once per set of cores.
 
     Args:
-        fault_tracker: Their faults, and the reaction to them; None where a fault ends an inference.
+        fault_tracker: Records faults and decides the reaction; None if a fault ends the inference.
     """
 
     def __init__(self, bundle: Bundle, delegates: Mapping[str, Delegate] | None = None, fault_tracker: FaultTracker | None = None) -> None:
@@ -35,17 +35,17 @@ class CompiledSubgraphs:
         self._provided = dict(delegates or {})
         self._delegates: dict[tuple[str, tuple[int, ...]], Delegate] = {}
         self._compiled: dict[tuple[str, str, tuple[int, ...]], Compiled] = {}
-        #: Delegates that end with this object: those that it made.
+        #: Delegates created by this object, which end with it.
         self._created: list[Delegate] = []
         self._lock = threading.RLock()
 
     def get(self, name: str, place: Placement) -> Compiled:
-        """Return a subgraph, compiled for a placement."""
+        """Return a subgraph compiled for a placement."""
         key = (name, place.delegate, place.cores)
         with self._lock:
             if key not in self._compiled:
                 delegate = self._delegate(place)
-                # Helper threads of a backend inherit the affinity of the thread that compiles.
+                # Helper threads of a runtime inherit the affinity of the compiling thread.
                 with pinned(place.cores), add_path_to_errors(self._bundle), _name_package_in_errors(place.delegate, f"compile `{name}`"):
                     compiled = delegate.compile_from(self._bundle, name)
                 if not isinstance(compiled, Compiled):
@@ -55,7 +55,7 @@ class CompiledSubgraphs:
             return self._compiled[key]
 
     def compile_or_fall_back(self, name: str, place: Placement, queues: Mapping[str, Dispatch]) -> Placement:
-        """Compile a subgraph for a placement, or for the one it falls back on; return that placement."""
+        """Compile a subgraph for a placement, or for its fallback; return the placement used."""
         try:
             self.get(name, place)
         except UnableError as error:
@@ -63,10 +63,10 @@ class CompiledSubgraphs:
         return place
 
     def fall_back(self, name: str, place: Placement, error: Exception, queues: Mapping[str, Dispatch]) -> Placement:
-        """Compile a subgraph for its fallback, and return that placement.
+        """Compile a subgraph for its fallback, and return the fallback's placement.
 
-        With a tracker of faults, which is informed, any delegate that every machine has may do it; else the one that the delegate
-        itself falls back on, with a warning.
+        With a fault tracker, which is informed, the fallback is any delegate that every machine has; without one it is the fallback that
+        the delegate names, and a warning is issued.
         """
         reason = first_line(error)
         if self.fault_tracker is not None:
@@ -81,7 +81,7 @@ class CompiledSubgraphs:
         return replacement
 
     def compile_stand_in(self, name: str, place: Placement, error: Exception, queues: Mapping[str, Dispatch]) -> Placement:
-        """Compile a subgraph for the first delegate that any machine has, can run it and has not failed itself."""
+        """Compile a subgraph for the first delegate that every machine has, that can run it and that has not failed itself."""
         for delegate_name in FALLBACK_DELEGATES:
             replacement = fallback_placement(place, delegate_name, str(error), queues)
             if delegate_name == place.delegate or (self.fault_tracker is not None and self.fault_tracker.is_retired(Site.of(replacement))):
@@ -94,9 +94,9 @@ class CompiledSubgraphs:
         raise error
 
     def compile_other(self, name: str, place: Placement) -> tuple[str, Compiled] | None:
-        """Return a subgraph compiled on the same cores by a delegate that its own may be compared with, and that one's name.
+        """Return name and compiled code of a delegate for comparison with the subgraph's own, on the same cores.
 
-        None if there is none: one that has failed itself proves nothing.
+        Return None if there is no such delegate; a delegate that has failed itself proves nothing.
         """
         for delegate_name in FALLBACK_DELEGATES:
             replacement = replace(place, delegate=delegate_name)
@@ -108,10 +108,10 @@ class CompiledSubgraphs:
         return None
 
     def drop_site(self, site: Site) -> None:
-        """Drop a delegate and its compiled code, so that both are made again on the next request.
+        """Drop a delegate and its compiled code, so that both are created again on the next request.
 
         Args:
-            site: The delegate on its cores, where nothing runs.
+            site: Delegate and cores; nothing may run there.
         """
         with self._lock:
             self._compiled = {key: built for key, built in self._compiled.items() if Site(*key[1:]) != site}
@@ -122,19 +122,19 @@ class CompiledSubgraphs:
         delegate.close()
 
     def accuracy(self, name: str) -> tuple[str, list[float]]:
-        """Return the precision of a subgraph's file, and how far each of its outputs may be from another delegate's."""
+        """Return the precision of a subgraph's file, and the allowed distance of each output from another delegate's."""
         entry, checks = self._bundle.subgraph(name), self._bundle.manifest.checks
         return entry.precision, [allowed_distance(checks, output, entry.precision) for output in entry.outputs]
 
     def movable(self) -> frozenset[str]:
-        """Return the delegates whose subgraphs may run on any thread, several of them at once."""
+        """Return the delegates whose subgraphs may run on any thread, several at once."""
         return frozenset(name for (name, _), delegate in self._delegates.items() if delegate.reentrant)
 
     def abort(self, place: Placement, reason: str) -> AbortResult:
-        """Have a delegate give up what hangs.
+        """Make a delegate stop the call that hangs.
 
         Returns:
-            ``ended`` if the call comes back now, ``restarting`` if it does not hang, ``no`` if it cannot be ended.
+            ``ended`` if the call returns now, ``restarting`` if it does not hang, ``no`` if it cannot be stopped.
         """
         delegate = self._delegates.get((place.delegate, place.cores))
         if delegate is None:
@@ -145,11 +145,11 @@ class CompiledSubgraphs:
 
     @property
     def computes(self) -> bool:
-        """Return whether every delegate in use computes real results."""
+        """Whether every delegate in use computes real results."""
         return all(delegate.computes for delegate in self._delegates.values())
 
     def allocator(self, placements: Iterable[Placement]) -> Allocate:
-        """Return the allocator for the buffers of some placements: that of the first delegate that needs other memory than numpy's."""
+        """Return the allocator for the buffers of `placements`: the first delegate's that needs other memory than numpy's."""
         return next(filter(None, (self._delegate(place).allocator() for place in placements)), zeros)
 
     def computes_at(self, place: Placement) -> bool:
@@ -157,7 +157,7 @@ class CompiledSubgraphs:
         return self._delegate(place).computes
 
     def close(self) -> None:
-        """Drop all compiled code, and end the delegates that were made here; may be called twice."""
+        """Drop all compiled code, and end the delegates created here; may be called twice."""
         with self._lock:
             current, self._created = self._created, []
             self._compiled = {}
@@ -178,7 +178,7 @@ class CompiledSubgraphs:
 
 @contextlib.contextmanager
 def _name_package_in_errors(name: str, action: str) -> Iterator[None]:
-    """Make errors of other packages' delegates name their package."""
+    """Add the package's name to errors of delegates from other packages."""
     try:
         yield
     except Exception as error:

@@ -1,8 +1,8 @@
-"""Drives the state machine with threads: one inference at a time for latency, several in flight, several clients.
+"""Drives the state machine with threads: a single inference for latency, several in flight, several clients.
 
-Every queue has a thread. A thread that has ended a step reports it to the state machine and starts the next steps: one
-of its own queue needs no waking, and no thread is woken needlessly. For latency the calling thread works, too: it
-runs the CPU's subgraphs and joins, and puts subgraphs of asynchronous processors into their command queues.
+Every queue has a thread. A thread that has finished a step reports it to the state machine and starts the next steps;
+a step on its own queue needs no wake-up, and no thread is woken without need. For latency the calling thread also works:
+it runs the CPU's subgraphs and joins, and puts subgraphs of asynchronous processors into their command queues.
 """
 
 import threading
@@ -59,18 +59,18 @@ from scheduler.runtime.threads import POLL_S, QueueThreads
 from scheduler.runtime.trace import QueueDepth, Span, Trace
 from scheduler.runtime.watchdog import TIME_LIMIT_S, Watchdog, interrupt, note_hang
 
-#: Maximum number of traces kept, of the submitted inferences that ended last.
+#: Maximum number of traces kept, of the latest submitted inferences.
 MAX_TRACES = 64
 
 #: Maximum number of events of shared queues kept, with their answers.
 MAX_EVENTS = 4096
 
-#: Seconds that an interrupted run waits for its unfinished steps; the next run waits for longer ones.
+#: Seconds that an interrupted run waits for its unfinished steps; the next run waits for the remaining ones.
 GRACE_S = 0.5
 
 
 class Lane:
-    """Buffers of one inference in flight, its subgraphs bound to them, and the inference that is in it.
+    """Buffers of one inference in flight, the subgraphs bound to them, and the inference that uses them.
 
     Args:
         buffers: Memory of the tensors that cross subgraphs.
@@ -78,19 +78,19 @@ class Lane:
 
     def __init__(self, buffers: Buffers) -> None:
         self.buffers = buffers
-        #: Subgraphs as they are bound, by name and where their code runs.
+        #: Bound subgraphs by name and site.
         self.calls: dict[tuple[str, Site], Invocation] = {}
         self.begin()
 
     def begin(self, future: "Future[Values] | None" = None, keep: dict[str, Array] | None = None) -> None:
-        """Take the next inference.
+        """Start the next inference.
 
         Args:
-            future: Gets the result.
-            keep: Gets a copy of every tensor as soon as it is written.
+            future: Future that gets the result.
+            keep: Dictionary that gets a copy of every tensor as soon as it is written.
         """
         self.future = future
-        #: Reports of the steps that ended.
+        #: Reports of finished steps.
         self.done: list[Report] = []
         #: Errors by step.
         self.errors: dict[str, Exception] = {}
@@ -99,16 +99,16 @@ class Lane:
 
 
 class Task:
-    """A step of a lane on a queue, as it is run again and again."""
+    """A step of a lane on a queue, reused for every inference."""
 
     def __init__(self, driver: "Driver", executor: "Executor", start: Start, placement: Placement | None) -> None:
         self.driver, self.executor, self.step, self.queue = driver, executor, start.step, start.queue
-        #: Where its subgraph was placed when it started; None for a join.
+        #: Placement of its subgraph at the start; None for a join.
         self.placement = placement
         #: Event that reports its end.
         self.done = StepDone(start.lane, start.step, start.queue, start.client)
         self.lane = executor.lanes[start.lane]
-        #: Whether the calling thread runs the step, and whether it only enqueues the step there.
+        #: Whether the calling thread runs the step, and whether it only enqueues the step.
         self.on_caller, self.enqueued = driver.caller_works and not isinstance(start, Submit), isinstance(start, Enqueue)
         self.invocation = None if placement is None else self.lane.calls[start.step, Site.of(placement)]
         self.run: Callable[[], object]
@@ -118,7 +118,7 @@ class Task:
             self.run = self.invocation.enqueue
         else:
             self.run = self.invocation.run
-        #: Whether its end wakes an idle calling thread, because other queues read its outputs.
+        #: Whether the end of the step wakes an idle calling thread, because other queues read its outputs.
         self.wakes_caller = driver.caller_works and not self.on_caller and executor.is_read_elsewhere(start.step)
         #: Puts `job` into the inbox of its thread.
         self.put = executor.inbox.put if self.on_caller else driver.threads.inbox(start.queue).put
@@ -126,25 +126,25 @@ class Task:
 
 
 def _do_nothing() -> None:
-    """Do nothing: the work of a join whose branches have written in place, and the job that wakes a thread."""
+    """Do nothing: the work of a join whose branches have written in place, and a job that only wakes a thread."""
 
 
-#: A step that has ended: its task, start and end in ns, and the error that it raised, if it failed. A plain tuple, because making a
-#: named one runs code that the last subgraph has evicted from the caches.
+#: A finished step: task, start and end in ns, and its error if it failed. A plain tuple, because creating a named tuple runs code
+#: that the last subgraph has evicted from the caches.
 Report = tuple[Task, int, int, Exception | None]
 
-#: An answer of the state machine: the tasks that it starts, and the end of an inference.
+#: An answer of the state machine: the tasks to start, and the end of an inference.
 Answer = tuple[tuple[Task, ...], Finish | Fail | None]
 
 
 class Driver:
-    """A state machine and the tasks that it starts; all methods are called with its lock held.
+    """A state machine and the tasks that it starts; all methods require its lock.
 
     Args:
-        lock: Guards the state of inferences.
-        recorder: Writes down events and answers of the state machine; None for none.
-        memoize: Whether answers are computed once and looked up from then on: for a machine of one client, with few states.
-        now: Clock of the events, ms; None where they carry no moments.
+        lock: Lock of the inferences' state.
+        recorder: Records events and answers of the state machine; None for no record.
+        memoize: Whether answers are computed once and then looked up; for a machine with one client and few states.
+        now: Clock of the events, ms; None for events without times.
     """
 
     def __init__(
@@ -159,12 +159,12 @@ class Driver:
     ) -> None:
         self.threads, self.lock = threads, lock
         self._recorder, self._now = recorder, now
-        #: Whose inferences these are, by the client's name.
+        #: Executor of each client, by the client's name.
         self.executors: dict[str, Executor] = {}
-        #: Last events, with their answers, if they carry moments.
+        #: Last events with their answers, if events have times.
         self.events: deque[tuple[Event, tuple[Instruction, ...]]] = deque(maxlen=MAX_EVENTS)
         self._tasks: dict[tuple[Start, Placement | None], Task] = {}
-        #: Whether the thread that called works, too.
+        #: Whether the calling thread also works.
         self.caller_works = machine.caller is not None
         self.table: ReplayTable[Answer] | None = ReplayTable(self._prepare) if memoize and recorder is None else None
         self.restart(machine)
@@ -178,14 +178,14 @@ class Driver:
 
     @property
     def machine(self) -> Machine:
-        """Return the state; only `handle` may change it."""
+        """The state, which only `handle` may change."""
         return self._machine if self.table is None else self.node.machine
 
     def handle(self, event: Event, key: object = None) -> Finish | Fail | None:
-        """Report an event to the state machine, start the steps that it answers, and return the end of an inference.
+        """Report an event to the state machine, start the steps of its answer, and return the end of an inference if it ended.
 
         Args:
-            key: Key of the memoized answer; None to not memoize it.
+            key: Key of the memoized answer; None for an answer that is not memoized.
         """
         if self.table is None:
             if self._now is not None:
@@ -215,19 +215,19 @@ class Driver:
         return self._tasks[start, place]
 
     def abandon(self, client: str, queue: str) -> None:
-        """Abandon a client's inferences because a step hangs; the queue gets another thread."""
+        """Abandon a client's inferences because a step hangs, and start a new thread for the queue."""
         self.handle(ClientRemoved(client))
         self.threads.replace_thread(queue)
         if self.machine.is_abandoned(queue):
             self.handle(QueueReleased(queue))
 
     def release_abandoned(self, queue: str) -> None:
-        """Release the queue of an abandoned client's step, which has ended."""
+        """Release the queue of an abandoned step, which has ended."""
         if self.threads.is_calling_thread(queue) and self.machine.is_abandoned(queue):
             self.handle(QueueReleased(queue))
 
     def drop_tasks(self, client: str) -> None:
-        """Drop a client's tasks, which hold its code."""
+        """Drop a client's tasks, which hold its compiled code."""
         self._tasks = {key: task for key, task in self._tasks.items() if key[0].client != client}
         if self.table is not None:
             self.table.clear()
@@ -235,26 +235,26 @@ class Driver:
 
 
 class Tenant(NamedTuple):
-    """An executor's client of a shared driver."""
+    """An executor's client on a shared driver."""
 
-    driver: Driver  # Of all of them.
-    client: str  # Its name there.
-    weight: float = 1.0  # With twice the weight of another it gets twice as much of a processor that both need.
+    driver: Driver  # Driver shared by all clients.
+    client: str  # Name of the client on the driver.
+    weight: float = 1.0  # A client with twice the weight gets twice the share of a contended processor.
 
 
 class Executor:
-    """Runs inferences of a plan: one at a time (`run`), or several in flight (`submit`), but not both at once.
+    """Runs inferences of a plan: one at a time (`run`) or several in flight (`submit`), but not both at once.
 
-    A subgraph that its delegate cannot run (any more) goes on where it falls back on.
+    A subgraph that its delegate cannot run, or can no longer run, continues on its fallback.
 
     Args:
-        placements: Where each subgraph runs.
-        buffers: Makes the memory of the tensors that cross subgraphs, for each inference in flight.
-        limit_s: Seconds that one call of a delegate may take.
-        recorder: Writes down events and answers of the state machines; None for none.
-        in_flight: Inferences that `submit` runs at once.
-        name_outputs: Gives the outputs, by the names of their tensors, the names that callers know.
-        tenant: Whose queues submitted inferences share; None for some of their own.
+        placements: Placement of each subgraph.
+        buffers: Creates the memory of the tensors between subgraphs, for each inference in flight.
+        limit_s: Time limit of one call of a delegate in seconds.
+        recorder: Records events and answers of the state machines; None for no record.
+        in_flight: Number of inferences that `submit` runs at once.
+        name_outputs: Maps the tensor names of the outputs to public names.
+        tenant: Driver and client whose queues submitted inferences share; None for separate queues.
     """
 
     def __init__(
@@ -271,7 +271,7 @@ class Executor:
         tenant: Tenant | None = None,
     ) -> None:
         self.plan = plan
-        #: Where each subgraph runs now.
+        #: Current placement of each subgraph.
         self.placements = dict(placements)
         self._buffers, self._code, self._limit_s = buffers, code, limit_s
         self._recorder, self._in_flight, self._name_outputs, self._tenant = recorder, in_flight, name_outputs, tenant
@@ -285,18 +285,18 @@ class Executor:
         self.lanes = [Lane(buffers())]
         self._free_lanes: deque[int] = deque()
         self._flight_driver: Driver | None = None
-        #: Subgraphs that were placed elsewhere since, with the reason.
+        #: Subgraphs that were moved to another placement, with the reason.
         self._replaced: dict[str, str] = {}
         self._traces: deque[Trace] = deque(maxlen=MAX_TRACES)
         self._depths: deque[QueueDepth] = deque(maxlen=MAX_TRACES * 16)
         self._bind_lock = threading.Lock()
         self._enqueued: deque[Report] = deque()
-        #: Whether a run has begun without an end, and whether reports of its remaining steps are dropped.
+        #: Whether a run has begun and not ended, and whether reports of its remaining steps are dropped.
         self._interrupted = self._discard_reports = False
         self._caller = 0
-        #: The hang that ended this executor, if there is one.
+        #: The hang that ended this executor, or None.
         self.hang: HangError | None = None
-        #: Whether something hangs, or this was closed.
+        #: Whether a call hangs, or this executor was closed.
         self._stopped = False
         self._watchdog = Watchdog(limit_s, self._on_timeout)
         self._running = self._watchdog.running
@@ -307,26 +307,26 @@ class Executor:
 
     @property
     def buffers(self) -> Buffers:
-        """Memory of the inference that runs alone."""
+        """Memory of the single inference."""
         return self.lanes[0].buffers
 
     @property
     def bytes(self) -> int:
-        """Memory of all lanes' buffers."""
+        """Memory of all lanes' buffers in bytes."""
         return sum(lane.buffers.bytes for lane in self.lanes)
 
     @property
     def owns_calling_thread(self) -> bool:
-        """Whether the caller is a thread of a queue, which must not wait for inferences."""
+        """Whether the caller is the thread of a queue, which must not wait for inferences."""
         return self._threads.is_calling_thread()
 
     # One inference at a time.
 
     def run(self, keep: dict[str, Array] | None = None) -> Trace:
-        """Run once, from the inputs' buffers to the outputs', while nothing is in flight.
+        """Run one inference, from the buffers of the inputs to those of the outputs, while nothing is in flight.
 
         Args:
-            keep: Gets a copy of every tensor that crosses subgraphs.
+            keep: Dictionary that gets a copy of every tensor between subgraphs.
         """
         if keep is not None:
             keep.update({name: self.buffers.arrays[name].copy() for name in self.plan.inputs})
@@ -334,7 +334,7 @@ class Executor:
         return Trace(self._spans(self.lanes[0]), start, end, system.load_average(), dict(self._replaced))
 
     def run_alone(self, name: str) -> Span:
-        """Run one subgraph where it is placed, with every other processor idle."""
+        """Run one subgraph at its placement, while every other processor is idle."""
         subgraph, place = self.plan.subgraphs[name], self.placements[name]
         machine = Machine.of(build_plan(subgraph.inputs, subgraph.outputs, [subgraph], []), {name: place})
         driver = Driver(machine, self._threads, self._lock)
@@ -343,7 +343,7 @@ class Executor:
         return next(span for span in self._spans(self.lanes[0]) if span.name == name)
 
     def _infer(self, driver: Driver, keep: dict[str, Array] | None) -> tuple[int, int]:
-        """Run one inference on the calling thread, after unfinished steps of an interrupted one; return its start and end."""
+        """Run one inference on the calling thread, after the unfinished steps of an interrupted one; return start and end in ns."""
         self._raise_hang()
         if self._interrupted and not self._wait_for_leftovers(self._limit_s):
             raise StretchError("what an interrupted run left behind does not end", "make a new Session")
@@ -353,7 +353,7 @@ class Executor:
         try:
             with pinned(next((place.cores[:1] for place in self.placements.values() if place.dispatch == "inline"), ())):
                 start = perf_counter_ns()
-                with self._lock:  # not the condition, which an interrupt would leave locked
+                with self._lock:  # not the condition, because an interrupt would leave it locked
                     driver.handle(InputReady(0), InputReady)
                 ended = self._serve(driver)
                 end = perf_counter_ns()
@@ -374,7 +374,7 @@ class Executor:
         return start, end
 
     def _serve(self, driver: Driver) -> Finish | Fail:
-        """Return the calling thread's part of an inference: the hot path, whose code and data every subgraph evicts from the caches."""
+        """Run the calling thread's part of an inference: the hot path, whose code and data every subgraph evicts from the caches."""
         inbox, enqueued, running, lock, done = self.inbox, self._enqueued, self._running, self._lock, self.lanes[0].done
         use_table = driver.table is not None and self.lanes[0].keep is None
         task: Task | None = None
@@ -398,12 +398,12 @@ class Executor:
             else:
                 try:
                     item = inbox.get(timeout=POLL_S)
-                except Empty:  # here Ctrl-C takes effect
+                except Empty:  # Ctrl-C takes effect here
                     continue
                 if isinstance(item, Task):
                     task = item
                     continue
-                if item is None:  # something hangs, or a thread has reported the end
+                if item is None:  # a call hangs, or another thread has reported the end
                     self._raise_hang()
                     continue
                 report = item
@@ -416,7 +416,7 @@ class Executor:
                         (tasks, self._outcome), driver.node = cached
                         for started in tasks:
                             if started.on_caller and not started.enqueued and inbox.empty():
-                                task = started  # no enqueued step waits before it
+                                task = started  # no enqueued step waits before this one
                             else:
                                 started.put(started.job)
                         continue
@@ -424,9 +424,9 @@ class Executor:
         return self._outcome
 
     def _wait_for_enqueued(self, report: Report) -> Report:
-        """Wait for the subgraph that was enqueued first, and report it."""
+        """Wait for the subgraph that was enqueued first, and return its report."""
         task, start, _, error = report
-        assert isinstance(task.invocation, AsyncInvocation)  # looked at when it was added
+        assert isinstance(task.invocation, AsyncInvocation)  # checked when it was enqueued
         self._running[CALLING_THREAD] = (task.step, perf_counter_ns())
         try:
             task.invocation.wait()
@@ -436,9 +436,9 @@ class Executor:
         return task, start, perf_counter_ns(), error
 
     def _wait_for_leftovers(self, seconds: float) -> bool:
-        """Wait for unfinished steps of an interrupted or failed run, then drop them; False if that takes longer.
+        """Wait for the unfinished steps of an interrupted or failed run, then drop them; return False if that takes longer.
 
-        An interrupt may fall between any two statements, so this counts nothing: each thread says when it gets here.
+        An interrupt may fall between any two statements, so nothing is counted: each queue's thread sets an event when it is idle.
         """
         if self.hang is not None:
             return False
@@ -491,7 +491,7 @@ class Executor:
             self._flight_driver = driver
 
     def submit(self, x: Mapping[str, Array], deadline_s: float = inf, priority: int = 0) -> Future[Values]:
-        """Start an inference; waits while as many as may be are in flight."""
+        """Start an inference; wait while the maximum number is in flight."""
         self.prepare_in_flight()
         with self._condition:
             while not self._free_lanes and self.hang is None:
@@ -502,28 +502,28 @@ class Executor:
         lane.begin(future)
         future.set_running_or_notify_cancel()
         for name, value in x.items():
-            np.copyto(lane.buffers.arrays[name], value)  # outside the lock: it takes as long as a small subgraph
+            np.copyto(lane.buffers.arrays[name], value)  # outside the lock, because a copy takes as long as a small subgraph
         lane.start_ns = perf_counter_ns()
         with self._condition:
-            if self._flight_driver is not None and not self._stopped:  # else its future has its result
+            if self._flight_driver is not None and not self._stopped:  # otherwise its future already has its result
                 deadline_ms = None if deadline_s == inf else deadline_s * 1e3
                 self._flight_driver.handle(InputReady(number, self._client, deadline_ms=deadline_ms, priority=priority))
         return future
 
     def drain(self) -> None:
-        """Return when no inference is in flight."""
+        """Wait until no inference is in flight."""
         with self._condition:
             while self._flight_driver is not None and len(self._free_lanes) < len(self.lanes) and self.hang is None:
                 self._condition.wait()
             self._raise_hang()
 
     def traces(self) -> tuple[Trace, ...]:
-        """Return the submitted inferences that ended last, oldest first."""
+        """Return the traces of the latest submitted inferences, oldest first."""
         with self._condition:
             return tuple(self._traces)
 
     def depths(self) -> tuple[QueueDepth, ...]:
-        """Return the numbers of subgraphs of submitted inferences that waited for each queue, at each change."""
+        """Return the numbers of ready subgraphs that waited for each queue, at each change."""
         with self._condition:
             return tuple(self._depths)
 
@@ -544,7 +544,7 @@ class Executor:
             self._traces.append(Trace(spans, lane.start_ns, perf_counter_ns(), replaced=dict(self._replaced)))
             self._free_lanes.append(end.lane)
             self._condition.notify_all()
-        # A hang elsewhere may have answered for it in between.
+        # A hang elsewhere may have set the future in between.
         assert future is not None
         with suppress(InvalidStateError):
             if output is None:
@@ -562,7 +562,7 @@ class Executor:
             running[task.queue] = (task.step, start)
         try:
             task.run()
-        except BaseException as raised:  # whatever a delegate raises belongs to the caller
+        except BaseException as raised:  # the caller gets any exception that a delegate raises
             error = raised if isinstance(raised, Exception) else RuntimeError(f"{type(raised).__name__}: {raised}")
         report = (task, start, perf_counter_ns(), error)
         running[task.queue] = None
@@ -585,7 +585,7 @@ class Executor:
                 arrays = task.lane.buffers.arrays
                 task.lane.keep.update({name: arrays[name].copy() for name in self.plan.step(task.step).outputs})
         with self._lock:
-            if self._stopped or (self._discard_reports and driver.caller_works):  # callers that waited were answered
+            if self._stopped or (self._discard_reports and driver.caller_works):  # waiting callers were already answered
                 if self._flight_driver is not None:
                     self._flight_driver.release_abandoned(task.queue)
                 return
@@ -602,12 +602,12 @@ class Executor:
             self._complete(ended)
 
     def _failure_event(self, task: Task, error: Exception) -> Event:
-        """Return the event of a step that raised: a failure, unless its code can be compiled and bound for another placement now."""
+        """Return the event of a step that raised: a failure, or a return if its code can be compiled and bound for another placement."""
         done, place = task.done, task.placement
         if place is not None and (isinstance(error, UnableError) or self._code.fault_tracker is not None):
             try:
                 replacement = self.placements[done.step]
-                if replacement == place:  # else another inference has met the same, and it is placed again already
+                if replacement == place:  # otherwise another inference has failed in the same way and has already moved the subgraph
                     replacement = self._code.fall_back(done.step, place, error, queues_of(self.placements.values()))
                     self._bind(done.step, replacement)
             except Exception as second_error:
@@ -618,20 +618,20 @@ class Executor:
         return StepFailed(done.lane, done.step, done.queue, str(error), done.client)
 
     def is_read_elsewhere(self, name: str) -> bool:
-        """Return whether another queue than the subgraph's own reads its outputs."""
+        """Return whether a queue other than the subgraph's reads its outputs, or the caller does."""
         outputs, queue = self.plan.subgraphs[name].outputs, self.placements[name].queue
         readers = {reader for tensor in outputs for reader in self.plan.readers.get(tensor, ())}
         alone = all(reader in self.placements and self.placements[reader].queue == queue for reader in readers)
         return not alone or not set(self.plan.outputs).isdisjoint(outputs)
 
     def replace(self, name: str, place: Placement) -> None:
-        """Run a subgraph elsewhere from now on; where it runs already, it ends first."""
+        """Run a subgraph at another placement from now on; a running call of it ends first."""
         self._bind(name, place)
         with self._condition:
             self._set_placement(name, place)
 
     def _set_placement(self, name: str, place: Placement, informed_driver: Driver | None = None) -> None:
-        """Place a subgraph elsewhere, with the lock held; `informed_driver` gets another event for it."""
+        """Set a subgraph's placement, with the lock held; `informed_driver` already gets another event for the change."""
         self.placements[name], self._replaced[name] = place, place.reason
         for driver, client in ((self._single_driver, ONLY_CLIENT), (self._flight_driver, self._client)):
             if driver is not None and driver is not informed_driver:
@@ -652,14 +652,14 @@ class Executor:
                 self._threads.open(place.queue, place.thread_cores)
 
     def _check(self, name: str, place: Placement, lane: Lane) -> Check | None:
-        """Return the check of a subgraph's outputs, if faults are handled and the delegate computes."""
+        """Return a check of a subgraph's outputs, if faults are handled and the delegate computes real results."""
         tracker = self._code.fault_tracker
         if tracker is None or not (tracker.policy.finite or tracker.policy.spot_every) or not self._code.computes_at(place):
             return None
         subgraph = self.plan.subgraphs[name]
 
         def recompute() -> tuple[str, list[Array]] | None:
-            """Compute a subgraph with another delegate, from the inputs that still exist."""
+            """Compute the subgraph with another delegate, from inputs that still exist; return None without another delegate."""
             code = self._code.compile_other(name, place)
             if code is None:
                 return None
@@ -684,7 +684,7 @@ class Executor:
                 self._flight_driver.drop_tasks(self._client)
 
     def _on_timeout(self, thread: str, call: tuple[str, int]) -> bool:
-        """Handle a call that exceeds the time limit, for the watchdog; return whether to check it again."""
+        """Handle a call that exceeds the time limit, for the watchdog; return whether to check the call again."""
         running, place = self._running, self.placements[call[0]]
         ended = self._code.abort(place, hang_reason(self._limit_s)) if running.get(thread) is call else "ended"
         if ended != "no":
@@ -710,11 +710,11 @@ class Executor:
 
     def _raise_hang(self) -> None:
         if self.hang is not None:
-            # a new one each time: its traceback would keep the frames of the caller
+            # a new error each time, because its traceback would keep the frames of the caller
             raise copy(self.hang) from None
 
     def _spans(self, lane: Lane) -> tuple[Span, ...]:
-        """Return the steps of an inference that has ended, and the conversions at their borders."""
+        """Return the steps of a finished inference, with the conversions at their borders."""
         spans: list[Span] = []
         for task, start, end, _ in lane.done:
             call, queue = task.invocation, CALLING_THREAD if task.on_caller and task.placement is None else task.queue
@@ -727,10 +727,10 @@ class Executor:
         return tuple(spans)
 
     def close(self, *, wait: bool = True) -> None:
-        """Wait for pending inferences and threads, unless they hang, and drop all compiled code.
+        """Wait for pending inferences and threads, except for hanging ones, and drop all compiled code.
 
         Args:
-            wait: False abandons work that does not end soon.
+            wait: Whether to wait for work that does not end soon; False abandons it.
         """
         with self._condition:
             while self._flight_driver is not None and len(self._free_lanes) < len(self.lanes) and self.hang is None:
@@ -744,13 +744,13 @@ class Executor:
             self._stopped = True
         self._watchdog.close()
         for lane in unfinished:
-            if lane.future is not None and lane.future.running():  # nothing computes it any more
+            if lane.future is not None and lane.future.running():  # no thread computes its result any more
                 with suppress(InvalidStateError):
                     lane.future.set_exception(StretchError("this session was closed before the inference was over"))
         ended = self._tenant is not None or self._threads.close(lambda: wait and self.hang is None and not self._interrupted)
         self._drop_tasks()
         if ended and not unfinished:
-            # Bound subgraphs hold memory, files and processes, code holds its bundle, and this object is part of cycles.
+            # Bound subgraphs hold memory, files and processes, the code holds its bundle, and this object is part of reference cycles.
             self.lanes, self._enqueued = [], deque()
             vars(self).pop("_code", None)
 

@@ -1,4 +1,4 @@
-"""The one sentence that a caller gets when a step or a delegate fails or hangs."""
+"""Error messages for steps and delegates that fail or hang, one sentence each."""
 
 from predictors.errors import StretchError
 from scheduler.delegates.base import origin
@@ -6,12 +6,12 @@ from scheduler.placement.place import Placement
 
 
 class HangError(StretchError):
-    """A delegate did not come back, and cannot be stopped: its thread is lost.
+    """A delegate did not return and cannot be stopped: its thread is lost.
 
     Attributes:
         subgraph: Name of the subgraph.
-        place: Where it runs.
-        limit_s: Time limit that it exceeded, s.
+        placement: Placement of the subgraph.
+        limit_s: Exceeded time limit, s.
     """
 
     subgraph: str
@@ -20,7 +20,7 @@ class HangError(StretchError):
 
     @classmethod
     def of(cls, subgraph: str, placement: Placement, limit_s: float) -> "HangError":
-        """Return the error of a subgraph that hangs."""
+        """Return an error for a subgraph that hangs."""
         result = cls(
             f"subgraph `{subgraph}` {_timeout_text(limit_s)} on processor `{placement.processor}` (delegate `{placement.delegate}`)",
             f"run it elsewhere with --map {placement.processor}=cpu, or allow more with --time-limit",
@@ -30,7 +30,7 @@ class HangError(StretchError):
 
 
 def hang_reason(limit_s: float) -> str:
-    """Describe a call that takes too long, as the end of a sentence."""
+    """Return a description of a call that takes too long, as the end of a sentence."""
     return f"it {_timeout_text(limit_s)}"
 
 
@@ -39,7 +39,7 @@ def _timeout_text(limit_s: float) -> str:
 
 
 def step_failure(step: str, place: Placement | None, cause: BaseException | None, text: str = "") -> StretchError:
-    """Return an error that names the step, where it ran and why it failed; it has the hint of its cause."""
+    """Return an error with the step, its placement and the reason; its hint is that of the cause."""
     words = (str(cause) if cause is not None else text).strip() or text.strip()
     reason = words.splitlines()[0] if words else type(cause).__name__
     if place is None:
@@ -52,7 +52,7 @@ def step_failure(step: str, place: Placement | None, cause: BaseException | None
 
 
 def delegate_failure(name: str, action: str, cause: Exception) -> StretchError:
-    """Return an error that names a delegate which broke off, and the package it is from."""
+    """Return an error that names a failed delegate and its package."""
     reason = (str(cause).strip().splitlines() or [""])[0]
     return StretchError(
         f"the delegate `{name}` failed to {action}: {type(cause).__name__}{f': {reason}' if reason else ''}", _authors(name)

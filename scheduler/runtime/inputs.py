@@ -13,7 +13,7 @@ from scheduler.delegates.base import Array
 #: Maximum absolute value of a priority.
 MAX_PRIORITY = 100
 
-#: One array, or arrays by name where a model has several inputs or outputs.
+#: One array, or arrays by name for a model with several inputs or outputs.
 Values = Array | Mapping[str, Array]
 
 
@@ -21,7 +21,7 @@ def as_arrays(x: Any, names: Sequence[str]) -> dict[str, Array]:
     """Return the inputs of a model by name, as numpy arrays that share the caller's memory.
 
     Args:
-        x: One input as `as_array` takes it, or a mapping from the name of each input to it.
+        x: One input in a form that `as_array` accepts, or a mapping from each input's name to its value.
     """
     if not isinstance(x, Mapping):
         if len(names) != 1:
@@ -35,12 +35,12 @@ def as_arrays(x: Any, names: Sequence[str]) -> dict[str, Array]:
 
 
 def unwrap_single(arrays: Mapping[str, Array]) -> Values:
-    """Return the array itself if there is only one, else a dictionary by name."""
+    """Return a single array itself, and several arrays as a dictionary by name."""
     return next(iter(arrays.values())) if len(arrays) == 1 else dict(arrays)
 
 
 def as_array(x: Any) -> Array:
-    """Return an input as a numpy array that shares its memory."""
+    """Return an input as a numpy array that shares the input's memory."""
     if isinstance(x, np.ndarray):
         return x
     kind = type(x).__name__
@@ -48,7 +48,7 @@ def as_array(x: Any) -> Array:
         raise UsageError(f"the input is a {kind}, the bundle takes a numpy array or a tensor that speaks DLPack")
     try:
         return np.from_dlpack(x)
-    # Each library refuses in its own way.
+    # Each library raises a different exception.
     except Exception as error:
         reason = first_line(error)
         raise UsageError(
@@ -58,11 +58,11 @@ def as_array(x: Any) -> Array:
 
 
 def check_input(x: Array, like: Array, name: str | None = None) -> None:
-    """Check an input against the array it will be copied to.
+    """Refuse an input that does not fit the array it will be copied to, or is not finite.
 
     Args:
-        like: An array of the shape and type that it must have.
-        name: Its name, for messages, where the model has several.
+        like: Array with the required shape and type.
+        name: Name of the input for messages, if the model has several.
     """
     subject = "the input" if name is None else f"the input `{name}`"
     if x.shape != like.shape:
@@ -71,7 +71,7 @@ def check_input(x: Array, like: Array, name: str | None = None) -> None:
         raise UsageError(f"{subject} has shape {list(x.shape)}, the bundle takes {list(like.shape)}", hint)
     if x.dtype != like.dtype:
         raise UsageError(f"{subject} has type {x.dtype}, the bundle takes {like.dtype}", f"convert it with x.astype('{like.dtype}')")
-    # A sum catches NaN and infinity in one pass; where the sum overflowed, each element is checked.
+    # A sum finds NaN and infinity in one pass; if the sum overflowed, each element is checked.
     with np.errstate(all="ignore"):
         suspicious = x.dtype.kind == "f" and not isfinite(float(np.sum(x)))
     if suspicious and not np.isfinite(x).all():
@@ -79,35 +79,35 @@ def check_input(x: Array, like: Array, name: str | None = None) -> None:
 
 
 def check_inputs(arrays: Mapping[str, Array], like: Mapping[str, Array]) -> None:
-    """Check every input by name against the array it will be copied to."""
+    """Refuse inputs, by name, that do not fit the arrays they will be copied to."""
     for name, x in arrays.items():
         check_input(x, like[name], name if len(arrays) > 1 else None)
 
 
 def zeros(manifest: Manifest) -> Values:
-    """Return an input of zeros, as a session of the bundle takes it."""
+    """Return an input of zeros for a session of the bundle."""
     tensors = {tensor.name: tensor for tensor in manifest.tensors}
     return unwrap_single({name: np.zeros(tensors[name].shape, np.dtype(tensors[name].dtype)) for name in manifest.inputs})
 
 
 def check_priority(priority: int) -> int:
-    """Return a priority that is in range."""
+    """Return `priority` after checking its range."""
     if not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
         raise UsageError(f"{priority} is no priority", f"it is from {-MAX_PRIORITY} to {MAX_PRIORITY}, the highest goes first")
     return priority
 
 
 def check_deadline(deadline_ms: float | None) -> float | None:
-    """Return a deadline in ms that is positive and finite; None for none."""
+    """Return a deadline in ms after checking that it is positive and finite; None means no deadline."""
     if deadline_ms is not None and not (isfinite(deadline_ms) and deadline_ms > 0):
         raise UsageError(f"a deadline of {deadline_ms:g} ms is not positive and finite", "give the milliseconds that an inference may take")
     return deadline_ms
 
 
 def deadline_at(now_s: float, deadline_ms: float | None) -> float:
-    """Return the time at which a request has to be done, s; infinite without a deadline.
+    """Return the time by which a request must be done, s; infinite without a deadline.
 
     Args:
-        deadline_ms: How long it may take, ms; None for any time.
+        deadline_ms: Time that the request may take, ms; None for any time.
     """
     return inf if check_deadline(deadline_ms) is None else now_s + (deadline_ms or 0.0) / 1e3

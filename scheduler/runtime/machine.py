@@ -1,54 +1,54 @@
 """The state machine that drives every run: Algorithm 1 of paper 003 over plans, placements, lanes and clients; no threads, no clock, no IO.
 
-An inference of a *client* runs in one of its *lanes*, which has buffers of its own; a *step* is a subgraph or join of
-the client's plan; a *queue* runs one step at a time. A driver reports events and carries out the instructions it gets
-back, in their order: `scheduler.runtime.executor` with threads, `scheduler.simulate.clock` under a clock that is only a
-number. The transitions are
+An inference of a *client* runs in one of its *lanes*, which has separate buffers; a *step* is a subgraph or join of
+the client's plan; a *queue* runs one step at a time. A driver reports events and carries out the returned instructions
+in order: `scheduler.runtime.executor` with threads, `scheduler.simulate.clock` with a simulated clock. The transitions
+are
 
 =================================  =======================================================
-event                              what follows
+event                              result
 =================================  =======================================================
 `InputReady`                       the inference begins; readers of its inputs are ready
 `StepDone`                         the queue is free; steps that waited for the step are ready
 `StepFailed`                       the queue is free; the inference starts no more steps
-`StepReturned`, `Replaced`         the subgraph is placed elsewhere, for all its inferences
+`StepReturned`, `Replaced`         the subgraph gets another placement, for all its inferences
 `ClientRemoved`                    its inferences are gone; queues that run them stay held
 `QueueReleased`                    the queue that was held for a removed client is free
 any                                each free queue takes the most urgent step that it can
-                                   run; an inference with nothing left to run ends
+                                   run; an inference without remaining steps ends
 =================================  =======================================================
 
-With a calling thread (latency, one lane), that thread is a queue, too: it runs inline subgraphs and all joins. The other
-queues are set to work before it, which would otherwise keep them waiting for the length of its own subgraph.
+With a calling thread (latency, one lane), that thread is a queue, too: it runs inline subgraphs and all joins. The
+other queues are started first, because they would otherwise wait until the calling thread has run its own subgraph.
 
 ===============================================  =====================
 state                                            instruction
 ===============================================  =====================
 asynchronous queue free, subgraph of it ready    `Enqueue` (line 15 to 19)
 blocking queue free, subgraph of it ready        `Submit` (line 20)
-calling thread free, branches of a join there    `Join` (line 6)
+calling thread free, branches of a join done     `Join` (line 6)
 calling thread free, inline subgraph ready       `RunInline` (line 4)
 calling thread free, all steps of the lane done  `Finish`, once
 calling thread free, a step failed, nothing runs `Fail`, once
-calling thread free, others still run            `Wait` for them (line 5)
+calling thread free, other steps still run       `Wait` for them (line 5)
 ===============================================  =====================
 
-Without one, every queue has a thread, whatever the placement says, and any queue of a client runs its joins. Several lanes
-then pipeline inferences over segments: while one waits at a meeting point, the next one's branch runs. A free queue takes,
-of the steps that are placed on it and joins,
+Without a calling thread, every queue has a thread, whatever the placement says, and any queue of a client runs its joins.
+Several lanes then pipeline inferences over segments: while one waits at a meeting point, the next one's branch runs. A
+free queue chooses among joins and the steps placed on it,
 
-1. the one with the earliest deadline. An inference without one that has waited for `patience_ms` counts as one whose
-   deadline was then, so that none waits for ever;
-2. the one of the highest priority;
-3. the one of the client that the queue served least, over its weight (start-time fair queueing, Goyal et al. 1996,
-   with times that are known when they are over: two clients that always have something waiting differ by one step each
-   at most);
-4. a join before a subgraph, since joins free work for others;
-5. the one whose inference began first.
+1. the step with the earliest deadline. If an inference without a deadline has waited for `patience_ms`, that
+   moment counts as its deadline, so that none waits for ever;
+2. the step with the highest priority;
+3. the step of the client with the least service by the queue, divided by its weight (start-time fair queueing, Goyal
+   et al. 1996, with times that are known only afterwards: two clients that always have a waiting step differ by at
+   most one step each);
+4. a join before a subgraph, because joins free other queues;
+5. the step whose inference began first.
 
-A queue without a step of its own helps a queue of the same kind of the same client. A step that runs is never
-interrupted. Moments are part of the events, so that the same events have the same answers; where events carry none, all
-happen at 0, no inference loses its patience, and deadlines count as an order.
+A queue without a step of its own helps a queue of the same kind and client. A running step is never interrupted.
+Times are part of the events, so that the same events have the same answers. If events have no times, all happen at 0,
+no inference runs out of patience, and deadlines count only as an order.
 """
 
 from bisect import insort
@@ -64,18 +64,18 @@ from predictors.errors import UsageError
 from scheduler.placement.place import Dispatch, Placement, interchangeable, queues_of
 from scheduler.runtime.plan import ExecutionPlan
 
-#: Queue of the calling thread where no subgraph is placed on it: it joins, and waits.
+#: Queue of the calling thread if no subgraph is placed on it: it joins and waits.
 CALLING_THREAD = "calling thread"
 
-#: Name of the client of a machine that serves one alone.
+#: Name of the client of a machine with a single client.
 ONLY_CLIENT = ""
 
-#: Milliseconds after which an inference without a deadline is the most urgent of all.
+#: Milliseconds after which an inference without a deadline is the most urgent.
 PATIENCE_MS = 1000.0
 
 
 class _Data(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Plain data, tagged with the name of its class where it is written down."""
+    """Plain data, tagged with its class name when serialised."""
 
 
 class InputReady(_Data, frozen=True):
@@ -84,7 +84,7 @@ class InputReady(_Data, frozen=True):
     lane: int
     client: str = ONLY_CLIENT
     at_ms: float = 0.0  # Time of the event.
-    deadline_ms: float | None = None  # Deadline by the same clock; None without one.
+    deadline_ms: float | None = None  # Deadline on the same clock; None without a deadline.
     priority: int = 0  # Inferences of higher priority start first.
 
 
@@ -99,7 +99,7 @@ class StepDone(_Data, frozen=True):
 
 
 class StepFailed(_Data, frozen=True):
-    """A step raised; its output tensors are worthless."""
+    """A step raised an error; its output tensors are invalid."""
 
     lane: int
     step: str
@@ -110,7 +110,7 @@ class StepFailed(_Data, frozen=True):
 
 
 class StepReturned(_Data, frozen=True):
-    """A subgraph could not be run where it was placed and has touched nothing but its outputs; from now on it is placed elsewhere."""
+    """A subgraph could not run at its placement and has changed only its outputs; it gets another placement from now on."""
 
     lane: int
     step: str
@@ -121,7 +121,7 @@ class StepReturned(_Data, frozen=True):
 
 
 class Replaced(_Data, frozen=True):
-    """A subgraph is placed elsewhere from now on; where it runs already, it ends first."""
+    """A subgraph gets another placement from now on; a running call of it ends first."""
 
     step: str
     placement: Placement
@@ -137,14 +137,14 @@ class ClientRemoved(_Data, frozen=True):
 
 
 class QueueReleased(_Data, frozen=True):
-    """A queue has ended the step of a removed client."""
+    """A queue has finished the step of a removed client."""
 
     queue: str
     at_ms: float = 0.0
 
 
 class Start(_Data, frozen=True):
-    """A step is to be run on a queue, which has nothing else to do."""
+    """Run a step on a queue, which is free."""
 
     lane: int
     step: str
@@ -153,11 +153,11 @@ class Start(_Data, frozen=True):
 
 
 class Enqueue(Start, frozen=True):
-    """Put a subgraph into the command queue of an asynchronous processor; it returns at once."""
+    """Put a subgraph into the command queue of an asynchronous processor, which returns at once."""
 
 
 class Submit(Start, frozen=True):
-    """Hand a subgraph to the one thread of a queue whose call blocks."""
+    """Hand a subgraph to the only thread of a queue whose call blocks."""
 
 
 class RunInline(Start, frozen=True):
@@ -169,20 +169,20 @@ class Join(Start, frozen=True):
 
 
 class Wait(_Data, frozen=True):
-    """Nothing for the calling thread to do until one of these steps, by queue, is reported."""
+    """The calling thread has nothing to do until one of these steps, by queue, is reported."""
 
     running: dict[str, str]
 
 
 class Finish(_Data, frozen=True):
-    """All outputs of a lane are in their buffers; the lane is free once they were read."""
+    """All outputs of a lane are in their buffers; the lane is free once they have been read."""
 
     lane: int
     client: str = ONLY_CLIENT
 
 
 class Fail(_Data, frozen=True):
-    """The inference of a lane has failed, none of its steps runs, and the lane is free."""
+    """The inference of a lane has failed, none of its steps is running, and the lane is free."""
 
     lane: int
     step: str
@@ -200,14 +200,14 @@ _START_TYPES: dict[Dispatch, type[Enqueue | Submit | RunInline]] = {"async": Enq
 class Client:
     """A client: its plan, placements and share."""
 
-    plan: ExecutionPlan  # Steps of each of them.
-    placements: Mapping[str, Placement]  # Where each subgraph is started from now on.
-    lanes: int = 1  # How many there may be at once.
-    weight: float = 1.0  # With twice the weight of another it gets twice as much of a queue that both need.
-    movable: frozenset[str] = frozenset()  # Delegates whose subgraphs any queue of such a delegate on as many cores may run.
+    plan: ExecutionPlan  # Plan of the client's inferences.
+    placements: Mapping[str, Placement]  # Placement of each subgraph for its next start.
+    lanes: int = 1  # Maximum number of inferences at once.
+    weight: float = 1.0  # A client with twice the weight gets twice the share of a contended queue.
+    movable: frozenset[str] = frozenset()  # Delegates whose subgraphs may run on any queue with such a delegate and as many cores.
 
     def __post_init__(self) -> None:
-        """Check the numbers, and keep the placements of the plan's subgraphs."""
+        """Check lanes and weight, and keep only the placements of the plan's subgraphs."""
         if self.lanes < 1:
             raise ValueError("a client needs a lane")
         if not (isfinite(self.weight) and self.weight > 0):
@@ -217,7 +217,7 @@ class Client:
             raise ValueError("a subgraph is placed nowhere")
 
     def place(self, placements: Mapping[str, Placement]) -> None:
-        """Place subgraphs from now on."""
+        """Set the placements of subgraphs from now on."""
         self.placements = placements
         #: Dispatch of each queue.
         self.queues = queues_of(placements.values())
@@ -236,7 +236,7 @@ class _Inference:
         self.deadline_ms = inf if event.deadline_ms is None else event.deadline_ms
         self.missing = dict(plan.missing)
         self.steps_left = len(plan.missing)
-        #: Position in the plan and name, in that order.
+        #: Ready steps as position in the plan and name, sorted.
         self.ready: list[tuple[int, str]] = []
         self.failure: tuple[str, str] | None = None
 
@@ -250,12 +250,12 @@ class _Inference:
 
 
 class Machine:
-    """The state of all inferences of some clients.
+    """The state of all inferences of all clients.
 
     Args:
-        clients: By name.
-        caller: Whether the thread that reports events works, too: it runs inline subgraphs and all joins.
-        patience_ms: How long an inference without a deadline waits, at most, before it is the most urgent.
+        clients: Clients by name.
+        caller: Whether the thread that reports events also works: it runs inline subgraphs and all joins.
+        patience_ms: Waiting time after which an inference without a deadline is the most urgent.
     """
 
     def __init__(self, clients: Mapping[str, Client], *, caller: bool = False, patience_ms: float = PATIENCE_MS) -> None:
@@ -265,17 +265,17 @@ class Machine:
             )
         self.clients: dict[str, Client] = {}
         self._patience_ms = patience_ms
-        #: Queue that the calling thread serves; None if it serves none.
+        #: Queue that the calling thread serves, or None.
         self.caller: str | None = None
         if caller:
             placements = [place for client in clients.values() for place in client.placements.values()]
             self.caller = next((place.queue for place in placements if place.dispatch == "inline"), CALLING_THREAD)
         self._inference_count = 0
         self._inferences: dict[tuple[str, int], _Inference] = {}  # in order of arrival
-        #: Step that each busy queue runs, and since when; None for a removed client's.
+        #: Step that each busy queue runs, with its start; None for a removed client's step.
         self._running: dict[str, tuple[_Inference, str, float] | None] = {}
-        #: Of each queue the time that it served each client, ms over its weight, and the least of these among clients that wanted
-        #: it when it chose last: a client that needed nothing is owed nothing for that time.
+        #: For each queue, its service to each client (ms over weight), and the least of these among the clients that wanted the queue at
+        #: its last choice: a client that needed nothing gets no credit for that time.
         self._service_ms: dict[str, dict[str, float]] = {}
         self._floor: dict[str, float] = {}
         for name, client in clients.items():
@@ -285,11 +285,11 @@ class Machine:
     def of(
         cls, plan: ExecutionPlan, placements: Mapping[str, Placement], lanes: int = 1, *, caller: bool = True, movable: Collection[str] = ()
     ) -> "Machine":
-        """Return a machine of one client."""
+        """Return a machine with one client."""
         return cls({ONLY_CLIENT: Client(plan, placements, lanes, movable=frozenset(movable))}, caller=caller)
 
     def add(self, name: str, client: Client) -> None:
-        """Add a client, or replace the plan of one that has nothing in flight."""
+        """Add a client, or replace the plan of a client with nothing in flight."""
         if self.in_flight(name):
             raise ValueError(f"inferences of `{name}` are in flight")
         self._place(client, {step: self._with_thread(place) for step, place in client.placements.items()})
@@ -301,7 +301,7 @@ class Machine:
         return sum(owner == client for owner, _ in self._inferences)
 
     def waiting(self, client: str = ONLY_CLIENT) -> dict[str, int]:
-        """Return the subgraphs of a client that are ready and wait for each of its queues: its depth."""
+        """Return the number of a client's ready subgraphs that wait for each of its queues."""
         depth = dict.fromkeys(self.clients[client].queues, 0)
         placements = self.clients[client].placements
         for inference in self._inferences.values():
@@ -312,11 +312,11 @@ class Machine:
         return depth
 
     def is_abandoned(self, queue: str) -> bool:
-        """Return whether a queue is held by a step of a removed client."""
+        """Return whether a step of a removed client holds a queue."""
         return queue in self._running and self._running[queue] is None
 
     def handle(self, event: Event) -> list[Instruction]:
-        """Handle one event and return instructions."""
+        """Handle one event and return the instructions."""
         match event:
             case StepDone(lane, step, queue, client, at_ms):
                 inference = self._release(client, lane, step, queue, at_ms)
@@ -374,13 +374,13 @@ class Machine:
         return duplicate
 
     def key(self) -> Hashable:
-        """Return the equal for machines of one client that answer all events to come alike, if those carry no moments."""
+        """Return a key; machines of one client with equal keys answer all future events without times equally."""
         running = tuple((queue, entry and (entry[0].lane, entry[1])) for queue, entry in self._running.items())
         placements = tuple(place for client in self.clients.values() for place in client.placements.values())
         return tuple(inference.key() for inference in self._inferences.values()), running, placements
 
     def _with_thread(self, place: Placement) -> Placement:
-        """Return the placement for this machine: without a calling thread, every queue has a thread."""
+        """Return the placement adapted to this machine: without a calling thread, every queue has a thread."""
         return place if self.caller is not None or place.dispatch == "blocking" else changed(place, dispatch="blocking")
 
     def _replace(self, client: str, step: str, placement: Placement) -> None:
@@ -397,13 +397,13 @@ class Machine:
 
     def _sort_queues(self) -> None:
         queues = {queue: dispatch for client in self.clients.values() for queue, dispatch in client.queues.items()}
-        # In the order in which they are set to work, the calling thread last.
+        # In the order in which queues are started, the calling thread last.
         ordered = [queue for kind in ("async", "blocking") for queue, dispatch in queues.items() if dispatch == kind]
         self._queues = ordered if self.caller is None else [*ordered, self.caller]
         self._helping = any(client.helps for client in self.clients.values())
 
     def _advance(self, inference: _Inference | None, released: str | None, at_ms: float) -> list[Instruction]:
-        """Set every free queue to work, and close the inference if it has ended."""
+        """Start a step on every free queue, and end the inference if it has no more steps."""
         queues = self._queues
         if self.caller is None and released is not None:
             queues = [released, *(queue for queue in queues if queue != released)]
@@ -421,7 +421,7 @@ class Machine:
         return instructions
 
     def _ended(self, inference: _Inference) -> Finish | Fail | None:
-        """Return the end of an inference without running or further steps; None before its end."""
+        """Return the end of an inference without running or remaining steps, else None."""
         if (inference.failure is None and inference.steps_left) or any(entry and entry[0] is inference for entry in self._running.values()):
             return None
         del self._inferences[inference.client, inference.lane]
@@ -430,7 +430,7 @@ class Machine:
         return Fail(inference.lane, *inference.failure, inference.client)
 
     def _most_urgent(self, queue: str, select: Callable[[_Inference, str], str | None], at_ms: float) -> tuple[_Inference, str] | None:
-        """Return the next step of a queue."""
+        """Return the most urgent step for a queue, or None."""
         steps = [(inference, step) for inference in self._inferences.values() if (step := select(inference, queue)) is not None]
         if not steps:
             return None
@@ -449,7 +449,7 @@ class Machine:
         return steps[0] if len(steps) == 1 else min(steps, key=urgency)
 
     def _own_step(self, inference: _Inference, queue: str) -> str | None:
-        """Return a join of an inference, if the queue may run its joins, else a subgraph that is placed on it."""
+        """Return a join of an inference if the queue may run it, else a subgraph placed on the queue, or None."""
         if inference.failure is not None or not inference.ready:
             return None
         client = self.clients[inference.client]
@@ -464,7 +464,7 @@ class Machine:
         return subgraph
 
     def _helped_step(self, inference: _Inference, queue: str) -> str | None:
-        """Return a subgraph of an inference that is placed on a queue which this one helps."""
+        """Return a subgraph of an inference that is placed on a queue which this queue helps, or None."""
         client = self.clients[inference.client]
         if inference.failure is not None or queue not in client.helps:
             return None
@@ -487,13 +487,13 @@ class Machine:
         return inference
 
     def _charge(self, queue: str, client: str, ms: float) -> None:
-        """Add time for which a queue served a client."""
+        """Add the time in ms for which a queue served a client."""
         service_ms = self._service_ms[queue]
         service_ms[client] = service_ms.get(client, 0.0) + max(0.0, ms) / self.clients[client].weight
 
 
 def _mark_available(inference: _Inference, plan: ExecutionPlan, tensor: str) -> None:
-    """Mark a tensor as available: steps that waited only for it are ready."""
+    """Mark a tensor as available; steps that waited only for this tensor become ready."""
     for name in plan.readers.get(tensor, ()):
         inference.missing[name] -= 1
         if not inference.missing[name]:

@@ -1,4 +1,4 @@
-"""Runs the file that a network was read from on its own runtime, with the inputs of the bundle's networks."""
+"""Runs a network's source file on the file format's runtime, with the inputs of the bundle's networks."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,16 +19,16 @@ from scheduler.formats.onnx import open_onnx
 
 
 class SourceFileRunner:
-    """An ONNX or TFLite file of any exporter.
+    """An ONNX or TFLite file from any exporter.
 
     Args:
-        own: How its ends are those of the bundle's networks.
-        cores: Cores it may use, one thread each; empty for one thread anywhere.
-        inner: Tensors within it that `inner_tensors` returns, by their names in the file.
+        own: Relation of the file's inputs and outputs to those of the bundle's networks.
+        cores: Cores for the runtime, one thread each; empty for one unpinned thread.
+        inner: Names in the file of the inner tensors that `inner_tensors` returns.
 
     Raises:
-        MissingBackendError: If its runtime is not installed.
-        StretchError: If its runtime does not load it.
+        MissingBackendError: If the file's runtime is not installed.
+        StretchError: If the runtime cannot load the file.
     """
 
     def __init__(self, path: Path, own: SourceFile, cores: tuple[int, ...] = (), *, inner: Sequence[str] = ()) -> None:
@@ -37,22 +37,22 @@ class SourceFileRunner:
         self._run = run(path, own, cores, inner)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Run the file: inputs and outputs are by the bundle's tensors, with its order of axes and its types."""
+        """Run the file; inputs and outputs have the bundle's tensor names, axis order and types."""
         self._run.put([_to_file(end, inputs.get(end.tensor)) for end in self.own.inputs])
         with pinned(self.cores[:1]):
             self._run.compute()
         return {end.tensor: _from_file(end, self._run.get(end.name)) for end in self.own.outputs if end.tensor}
 
     def as_file_inputs(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Return inputs as the file represents them: integers and bytes are rounded."""
+        """Return inputs with the precision of the file: integers and bytes are rounded."""
         return {end.tensor: _from_file(end, _to_file(end, inputs[end.tensor])) for end in self.own.inputs if end.tensor}
 
     def inner_tensors(self, names: Sequence[str]) -> dict[str, Array]:
-        """Return tensors of the last run as they are in the file."""
+        """Return tensors of the last run in the file's layout and type."""
         return {name: self._run.get(name) for name in names}
 
     def time(self) -> float:
-        """Return the milliseconds of one run on the last input."""
+        """Run on the last input, and return the time in ms."""
         with pinned(self.cores[:1]):
             start = perf_counter_ns()
             self._run.compute()
@@ -60,7 +60,7 @@ class SourceFileRunner:
 
 
 def _to_file(end: SourceTensor, array: Array | None) -> NDArray[Any]:
-    """Return an input as the file has it; zeros where the network does not read it."""
+    """Return an input in the file's layout and type; zeros if the network does not read it."""
     kind = np.dtype(end.dtype)
     if array is None:
         return np.zeros(end.shape, kind)
@@ -72,7 +72,7 @@ def _to_file(end: SourceTensor, array: Array | None) -> NDArray[Any]:
 
 
 def _from_file(end: SourceTensor, array: NDArray[Any]) -> Array:
-    """Return an output as the bundle has it."""
+    """Return an output in the bundle's layout and type."""
     reals = np.asarray(array, np.float32)
     reals = reals if end.scale is None else (reals - end.zero_point) * np.float32(end.scale)
     return reals.transpose(np.argsort(end.order)) if end.order else reals
@@ -93,7 +93,7 @@ class _OnnxRunner:
 
     def __init__(self, path: Path, own: SourceFile, cores: tuple[int, ...], inner: Sequence[str]) -> None:
         settings, options = CpuDelegate(cores).options()
-        # a judge computes as ONNX says; this optimiser takes zeros before max pooling for minus infinity
+        # a reference computes as ONNX defines; this optimiser treats zeros before max pooling as minus infinity
         settings |= {} if cores else {"optimization.disable_specified_optimizers": "Pad_Fusion"}
         content = _with_extra_outputs(path, inner) if inner else None
         self._session = open_session(path, ["CPUExecutionProvider"], settings, options, content)

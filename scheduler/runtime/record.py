@@ -1,9 +1,9 @@
 """Records of a state machine's events and answers, as lines of JSON, and their replay.
 
-A record holds one or more machines, each opened with all that it starts from,
-then every event in the order in which it was handled, with the instructions
-that were carried out. Nothing in it depends on a clock, so that the very same
-run can be played again on another machine.
+A record holds one or more machines, each opened with its complete initial
+state, then every event in the order of handling, with the instructions
+that were carried out. Nothing in a record depends on a clock, so that the
+same run can be replayed on another machine.
 """
 
 import threading
@@ -23,29 +23,29 @@ from scheduler.runtime.plan import PlannedSubgraph, build_plan
 
 SCHEMA = 1
 
-#: Maximum length of a line, bytes: that of the largest bundle's plan.
+#: Maximum length of a line in bytes, enough for the plan of the largest bundle.
 MAX_LINE = 64 << 20
 
 _HINT = "record the run again"
 
 
 class Opening(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """A machine as it starts."""
+    """Initial state of a machine."""
 
     schema: int  # Version of this format.
     machine: int  # Number of the machine in this record.
     inputs: tuple[str, ...]  # Tensors that the caller provides.
     outputs: tuple[str, ...]  # Tensors that the caller gets.
-    subgraphs: tuple[PlannedSubgraph, ...]  # Of the plan.
-    joins: tuple[JoinEntry, ...]  # Of the plan.
-    placements: dict[str, Placement]  # Where each subgraph runs.
-    lanes: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]  # Inferences at once.
-    caller: bool  # Whether the thread that reports events works, too.
-    movable: tuple[str, ...] = ()  # Delegates whose subgraphs any queue of as many cores may run.
+    subgraphs: tuple[PlannedSubgraph, ...]  # Subgraphs of the plan.
+    joins: tuple[JoinEntry, ...]  # Joins of the plan.
+    placements: dict[str, Placement]  # Placement of each subgraph.
+    lanes: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]  # Maximum number of inferences at once.
+    caller: bool  # Whether the thread that reports events also works.
+    movable: tuple[str, ...] = ()  # Delegates whose subgraphs may run on any queue with as many cores.
 
     @classmethod
     def of(cls, number: int, machine: Machine) -> "Opening":
-        """Return a machine of one client, as it is opened."""
+        """Return the opening of a machine with one client."""
         client = machine.clients[ONLY_CLIENT]
         plan = client.plan
         return cls(
@@ -68,18 +68,18 @@ class Opening(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
 
 
 class Line(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """An event and its answer."""
+    """An event and the machine's answer."""
 
     machine: int  # Number of the machine.
     event: Event  # Input of the state machine.
-    instructions: list[Instruction]  # Its answer.
+    instructions: list[Instruction]  # The machine's answer.
 
 
 class Recorder:
     """Writes a record while machines run; safe to call from several threads.
 
     Args:
-        path: The file, which is replaced.
+        path: File to write; an existing file is replaced.
     """
 
     def __init__(self, path: Path) -> None:
@@ -94,18 +94,18 @@ class Recorder:
             raise self._failure(error) from error
 
     def open(self, machine: Machine) -> int:
-        """Begin a machine."""
+        """Start the record of a machine, and return its number."""
         with self._lock:
             number, self._machines = self._machines, self._machines + 1
         self._write(Opening.of(number, machine))
         return number
 
     def write(self, machine: int, event: Event, instructions: Sequence[Instruction]) -> None:
-        """Write down an event and its answer."""
+        """Write an event and its answer."""
         self._write(Line(machine, event, list(instructions)))
 
     def close(self) -> None:
-        """Have all of it on disk; may be called twice."""
+        """Write everything to disk and close the file; may be called twice."""
         with self._lock:
             try:
                 self._file.close()
@@ -116,7 +116,7 @@ class Recorder:
             raise self._failure(failure) from failure
 
     def _write(self, line: Opening | Line) -> None:
-        """A thread that runs inferences must not end with a full disk: `close` reports it."""
+        """Write a line, and keep an error for `close`: a full disk must not end a thread that runs inferences."""
         data = self._encoder.encode(line) + b"\n"
         with self._lock:
             # Reports of a thread after the session was closed belong to no run.
@@ -132,15 +132,15 @@ class Recorder:
 
 @dataclass(frozen=True)
 class Replay:
-    """Result of a replay in which a fresh machine gave the same answers."""
+    """Result of a replay in which new machines gave the recorded answers."""
 
-    machines: int  # How many were opened.
-    events: int  # How many were replayed.
-    finished: int  # Inferences that ended well.
+    machines: int  # Number of machines opened.
+    events: int  # Number of events replayed.
+    finished: int  # Number of inferences that finished successfully.
 
 
 def replay(path: Path) -> Replay:
-    """Return the feed the events of a record to fresh machines, and compare their answers."""
+    """Send the events of a record to new machines, and compare their answers with the record."""
     machines: dict[int, Machine] = {}
     events = finished = 0
     for number, line in _lines(path):
@@ -157,7 +157,7 @@ def replay(path: Path) -> Replay:
 
 
 def _apply(machines: dict[int, Machine], line: Opening | Line, location: str) -> list[Instruction]:
-    """Return the answer of a line's machine to its event; a machine that the line opens is added."""
+    """Return the answer of a line's machine to its event; an opening adds its machine."""
     if isinstance(line, Opening) and line.schema != SCHEMA:
         raise StretchError(f"{location} has schema {line.schema}, this nn-stretch replays {SCHEMA}", _HINT)
     if isinstance(line, Line) and line.machine not in machines:
@@ -188,6 +188,6 @@ def _lines(path: Path) -> Iterator[tuple[int, Opening | Line]]:
 
 
 def _describe(instructions: Sequence[Instruction]) -> str:
-    """Return the instructions, short enough for a sentence."""
+    """Return the instructions as text, short enough for a sentence."""
     text = msgspec.json.encode(list(instructions)).decode()
     return text if len(text) <= 300 else f"{text[:300]}…"

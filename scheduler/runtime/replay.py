@@ -1,4 +1,4 @@
-"""A table that replays a state machine: an answer that was given once in a state is looked up from then on."""
+"""A table that replays a state machine: each answer is computed once per state and then looked up."""
 
 from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar
@@ -9,10 +9,10 @@ A = TypeVar("A")
 
 
 class Node(Generic[A]):
-    """A state and the answers it has given so far.
+    """A state, and its answers so far.
 
     Args:
-        machine: The state; never changed.
+        machine: The state, which is never changed.
     """
 
     __slots__ = ("answers", "machine")
@@ -23,14 +23,14 @@ class Node(Generic[A]):
 
 
 class ReplayTable(Generic[A]):
-    """Memoized answers of a machine of one client: each is computed once and looked up from then on.
+    """Memoized answers of a machine with one client: each is computed once and then looked up.
 
-    Between two subgraphs, Python code runs from caches that the last subgraph has emptied; each object it touches costs a
-    miss. A look-up touches a tenth of what the rules above touch. States that answer alike are one node, so that the
-    table stays as small as the plan, whatever order things end in.
+    Between two subgraphs, Python code runs from caches that the last subgraph has emptied, and each object it touches
+    costs a cache miss. A look-up touches a tenth of the objects that the state machine touches. States with equal future
+    answers are one node, so that the table stays as small as the plan, whatever the order in which steps end.
 
     Args:
-        prepare: Turns the instructions of an answer into the caller's form; called once for each answer.
+        prepare: Converts the instructions of an answer to the caller's form; called once per answer.
     """
 
     def __init__(self, prepare: Callable[[Sequence[Instruction]], A]) -> None:
@@ -38,14 +38,14 @@ class ReplayTable(Generic[A]):
         self._nodes: dict[Hashable, Node[A]] = {}
 
     def node(self, machine: Machine) -> Node[A]:
-        """Return the node of a state; the state is not changed any more."""
+        """Return the node of a state, which must not be changed any more."""
         return self._nodes.setdefault(machine.key(), Node(machine))
 
     def compute(self, node: Node[A], event: Event, name: Hashable | None) -> tuple[A, Node[A]]:
         """Compute the answer to an event that `node.answers` lacks.
 
         Args:
-            name: Key of the answer in `node.answers`; None to not memoize it.
+            name: Key of the answer in `node.answers`; None for an answer that is not memoized.
         """
         machine = node.machine.copy()
         answer = self._prepare(machine.handle(event))
@@ -55,11 +55,11 @@ class ReplayTable(Generic[A]):
         return node.answers[name]
 
     def clear(self) -> None:
-        """Drop all nodes: states form cycles, which would keep their answers alive."""
+        """Drop all nodes, because states form reference cycles that would keep their answers alive."""
         for node in self._nodes.values():
             node.answers.clear()
         self._nodes.clear()
 
     def __len__(self) -> int:
-        """Return the number of states met so far."""
+        """Return the number of states so far."""
         return len(self._nodes)

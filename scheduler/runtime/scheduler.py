@@ -22,9 +22,9 @@ from scheduler.runtime.watchdog import TIME_LIMIT_S
 
 
 class SharedSession(Session):
-    """A session of a `Scheduler`, whose inferences take turns with those of others.
+    """A session of a `Scheduler`, whose inferences take turns with those of other sessions.
 
-    Functions that look into single inferences, `tensors` and `time_alone`, do not take turns; they run once this session has nothing in flight.
+    `tensors` and `time_alone`, which observe a single inference, do not take turns; they run when this session has nothing in flight.
 
     Args:
         bundle: As of `Session`.
@@ -37,11 +37,11 @@ class SharedSession(Session):
 
     @property
     def weight(self) -> float:
-        """Return the weight: with twice the weight of another, it gets twice as much of a contended processor."""
+        """The weight: a session with twice the weight gets twice the share of a contended processor."""
         return self._weight
 
     def run(self, x: Any) -> Any:
-        """Run one inference, in turns with others; see `Session.run`."""
+        """Run one inference, in turn with other sessions; see `Session.run`."""
         return self.submit(x).result()
 
     def submit(self, x: Any, *, deadline_ms: float | None = None, priority: int = 0) -> Future[Any]:
@@ -55,16 +55,16 @@ class SharedSession(Session):
         return self.submit_until(x, deadline_at(time.monotonic(), deadline_ms), priority)
 
     def submit_until(self, x: Any, deadline_s: float, priority: int) -> Future[Any]:
-        """Return `submit` with a deadline by the clock of `time.monotonic`, which may be over; infinite for none."""
+        """Start an inference with a deadline in s on the clock of `time.monotonic`, which may have passed; infinite for none."""
         return self._submit(x, deadline_s, check_priority(priority))
 
 
 class Scheduler:
     """Runs several bundles on the same processors.
 
-    Each has inferences in flight, and their subgraphs take turns on every processor: first those with the earliest deadline,
-    then those of the highest priority, then those of the bundle that was given least of the processor. A subgraph that runs
-    is not interrupted; between two of one inference, others may come first. Safe to call from several threads.
+    Each bundle has inferences in flight, whose subgraphs take turns on every processor: first those with the earliest deadline,
+    then those with the highest priority, then those of the bundle with the least share of the processor so far. A running
+    subgraph is not interrupted; between two subgraphs of one inference, others may run. Safe to call from several threads.
 
     ::
 
@@ -72,20 +72,20 @@ class Scheduler:
             y = scheduler.submit(x, "detect", deadline_ms=50).result()
 
     Args:
-        bundles: Bundles or their folders, by the names of their models; or without names, which are those of their folders then.
-        mapping: Where processors run here, as of `Session`; each bundle takes the entries of its processors.
-        weights: By name, with twice the weight of another a bundle is given twice as much of a processor that both need; 1 if
-            not named.
-        patience_ms: How long an inference without a deadline waits, at most, before it is the most urgent of all.
-        in_flight: Inferences of each bundle at once, each with buffers of its own.
-        delegates: As of `Session`.
-        time_limit: As of `Session`; what hangs ends the inferences of its bundle, and no other's.
-        faults: As of `Session`; each bundle has decisions of its own.
+        bundles: Bundles or their folders, by model name; or a sequence of them, named after their folders.
+        mapping: Placement of processors on this machine, as for `Session`; each bundle uses the entries of its processors.
+        weights: Weights by name; a bundle with twice the weight gets twice the share of a contended processor. 1 by
+            default.
+        patience_ms: Waiting time after which an inference without a deadline is the most urgent.
+        in_flight: Number of inferences of each bundle at once, each with separate buffers.
+        delegates: As for `Session`.
+        time_limit: As for `Session`; a call that hangs ends only the inferences of its bundle.
+        faults: As for `Session`; decisions are separate for each bundle.
 
     Raises:
-        UsageError: If there is no bundle, two have one name, or a number makes no sense.
-        UnknownNameError: If a weight is of none of them.
-        StretchError: As of `Session`.
+        UsageError: If there is no bundle, two bundles have one name, or a number is out of range.
+        UnknownNameError: If a weight has an unknown name.
+        StretchError: As for `Session`.
     """
 
     def __init__(
@@ -124,20 +124,20 @@ class Scheduler:
     def submit(self, x: Any, model: str | None = None, *, deadline_ms: float | None = None, priority: int = 0) -> Future[Any]:
         """Start an inference in addition to those in flight.
 
-        Waits while as many of its bundle as may be are in flight.
+        Waits while the maximum number of inferences of the bundle is in flight.
 
         Args:
             x: As for `Session.submit`; it is copied before this returns.
-            model: Name of its bundle; may be left out where there is one.
-            deadline_ms: How long it may take from now on; one that takes longer is computed all the same. None: any time.
-            priority: From -100 to 100; counts among inferences with the same deadline or with none.
+            model: Name of the bundle; optional with a single bundle.
+            deadline_ms: Time that the inference may take from now on; a late inference is still computed. None: any time.
+            priority: From -100 to 100; decides among inferences with the same deadline or without one.
 
         Returns:
-            Its output, or the error that `Session.run` would raise.
+            Future with the output, or the error that `Session.run` would raise.
 
         Raises:
             UnknownNameError: If there is no such model.
-            UsageError: If an input, the deadline or the priority makes no sense, or no model is named of several.
+            UsageError: If an input, the deadline or the priority is invalid, or `model` is None with several models.
             StretchError: If the scheduler is closed.
         """
         return self.sessions[resolve_model(self._sessions, model)].submit(x, deadline_ms=deadline_ms, priority=priority)
@@ -148,17 +148,17 @@ class Scheduler:
 
     @property
     def sessions(self) -> Mapping[str, SharedSession]:
-        """The session of each bundle, by name."""
+        """Session of each bundle, by name."""
         return MappingProxyType(self._sessions)
 
     @property
     def events(self) -> tuple[tuple[Event, tuple[Instruction, ...]], ...]:
-        """Return the last inputs and answers of the state machine: the same inputs from the start give the same answers."""
+        """Last inputs and answers of the state machine; the same inputs from the start give the same answers."""
         with self._driver.lock:
             return tuple(self._driver.events)
 
     def close(self) -> None:
-        """Wait for inferences in flight, except hanging ones, and end; may be called twice."""
+        """Wait for inferences in flight, except for hanging ones, and end; may be called twice."""
         for session in self._sessions.values():
             session.close()
         self._driver.threads.close()
@@ -168,14 +168,14 @@ class Scheduler:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        """Close it; after Ctrl-C without waiting for inferences in flight."""
+        """Close the scheduler; after Ctrl-C without waiting for inferences in flight."""
         for session in self._sessions.values():
             session.__exit__(kind, error, traceback)
         self._driver.threads.close(lambda: kind is not KeyboardInterrupt)
 
 
 def resolve_model(models: Collection[str], name: str | None) -> str:
-    """Return the name of one of several models; None means the only one."""
+    """Return the name of one of several models; None selects the only one."""
     if name is None:
         if len(models) > 1:
             raise UsageError("there are several models", f"name one of {', '.join(models)}")
@@ -186,7 +186,7 @@ def resolve_model(models: Collection[str], name: str | None) -> str:
 
 
 def _load_by_name(bundles: Mapping[str, Bundle | Path | str] | Sequence[Bundle | Path | str]) -> dict[str, Bundle]:
-    """Return the bundles, read, by name."""
+    """Load the bundles, and return them by name."""
     if not bundles:
         raise UsageError("a scheduler of no bundle has nothing to do", "give some")
     if isinstance(bundles, str | Path | Bundle):
@@ -203,7 +203,7 @@ def _load_by_name(bundles: Mapping[str, Bundle | Path | str] | Sequence[Bundle |
 
 
 def _shared_mapping(bundles: Collection[Bundle], mapping: Mapping[str, str]) -> dict[str, str]:
-    """Return the cores for each processor, the same for every bundle, where it runs on some."""
+    """Return the mapping with the same cores of a processor for every bundle, for processors that run on cores."""
     manifests = [bundle.manifest for bundle in bundles]
     precisions: dict[str, set[str]] = {}
     for manifest in manifests:

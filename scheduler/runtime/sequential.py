@@ -1,4 +1,4 @@
-"""The reference of a bundle's results: the whole model on ONNX Runtime as one graph, with the largest allowed error."""
+"""The reference for a bundle's results: the whole model on ONNX Runtime as one graph, with the largest allowed error."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,10 +22,10 @@ ROUNDING_ERROR = 4 * float(np.finfo(np.float32).eps)
 
 
 class Sequential:
-    """One ONNX file.
+    """A whole model in one ONNX file.
 
     Args:
-        cores: Cores it may use, one thread each; empty for one thread anywhere.
+        cores: Cores for the model, one thread each; empty for one unpinned thread.
     """
 
     def __init__(self, model: Path, cores: tuple[int, ...] = ()) -> None:
@@ -36,7 +36,7 @@ class Sequential:
         self._call = compiled.bind(list(self._inputs.values()), list(self._outputs.values()))
 
     def run(self, x: Values) -> Values:
-        """Return the file's output for `x`; arrays by name where the file has several inputs or outputs."""
+        """Return the file's output for `x`; arrays by name if the file has several outputs."""
         for name, arguments in as_arrays(x, list(self._inputs)).items():
             buffer = self._inputs[name]
             if arguments.shape != buffer.shape:
@@ -47,7 +47,7 @@ class Sequential:
         return unwrap_single({name: output.copy() for name, output in self._outputs.items()})
 
     def time(self) -> float:
-        """Return the milliseconds of one run on the last input."""
+        """Run on the last input, and return the time in ms."""
         with pinned(self.cores[:1]):
             start = perf_counter_ns()
             self._call.run()
@@ -55,7 +55,7 @@ class Sequential:
 
 
 def max_error(actual: Values, expected: Values) -> float:
-    """Return the largest difference, relative to the largest expected element; of several outputs, the worst."""
+    """Return the largest difference relative to the largest expected element; for several outputs, the largest of all."""
     if isinstance(expected, Mapping):
         assert isinstance(actual, Mapping)
         return max(max_error(actual[name], value) for name, value in expected.items())
@@ -64,44 +64,44 @@ def max_error(actual: Values, expected: Values) -> float:
 
 
 def relative(actual: NDArray[Any], expected: NDArray[Any]) -> float:
-    """Return the largest difference of two tensors, relative to the largest element of the second.
+    """Return the largest difference of two tensors, relative to the largest element of `expected`.
 
-    Numbers that are between 0 and 1 everywhere may come from a sigmoid: runtimes compute it from numbers around 1, of which
-    the last places are no difference, however little is left.
+    Numbers that are all between 0 and 1 may come from a sigmoid: runtimes compute it from numbers around 1, whose rounding
+    error counts as no difference, however small the sigmoid's result is.
     """
     largest = float(np.max(np.abs(expected)))
     difference = float(np.max(np.abs(actual - expected)))
     if float(np.min(expected)) >= 0 and largest <= 1:
-        # a difference that is no number stays none
+        # a difference that is NaN stays NaN
         difference = difference if difference != difference else max(0.0, difference - ROUNDING_ERROR)
     return difference / largest if largest else difference
 
 
-#: fp32: largest difference over the largest element, with room for delegates that add up in another order. Else root mean
+#: fp32: largest difference over the largest element, with room for delegates that add in another order. Otherwise root mean
 #: square of the difference over that of the tensor: rounding moves every element a little, on random numbers more than on images.
 TOLERANCES = {"fp32": 1e-3, "fp16": 0.05, "int8": 0.3}
 
-#: How many times the error that a bundle states in `ROUNDING` another runtime may be off. All orders of a float sum have one bound, (n - 1)·eps·Σ|a·b|
-#: (Higham, Accuracy and Stability of Numerical Algorithms, 4.2), so their errors are of one size and scatter around it.
+#: Allowed error of another runtime, as a multiple of the error in the bundle's `ROUNDING`. All orders of a float sum have one
+#: bound, (n - 1)·eps·Σ|a·b| (Higham, Accuracy and Stability of Numerical Algorithms, 4.2), so their errors have one size and scatter around it.
 MARGIN = 4
 
 
 def allowed_distance(checks: Mapping[str, Any], tensor: str, precision: str = "fp32", default: float | None = None) -> float:
-    """Return the largest `distance` that is no fault.
+    """Return the largest `distance` that is not a fault.
 
     Args:
-        precision: It was computed in: ``fp32``, ``fp16`` or ``int8``.
-        usual: Tolerance in most networks; that of `TOLERANCES` if None.
+        precision: Precision of the computation: ``fp32``, ``fp16`` or ``int8``.
+        default: Tolerance for most networks; that of `TOLERANCES` if None.
     """
     default = TOLERANCES[precision] if default is None else default
-    # what a bundle states wrongly allows nothing; `stretch verify` names it
+    # an invalid statement in a bundle is ignored here; `stretch verify` reports it
     rounding = checks.get(ROUNDING)
     stated = rounding.get(tensor) if isinstance(rounding, dict) else None
     return max(default, MARGIN * stated) if precision == "fp32" and isinstance(stated, float) else default
 
 
 def distance(actual: Array, expected: Array, precision: str) -> float:
-    """Return how far a tensor is from the expected one; NaN if it holds one.
+    """Return the distance of a tensor from the expected one; NaN if the tensor has a NaN.
 
     Args:
         precision: ``fp32``, ``fp16`` or ``int8``.
@@ -112,7 +112,7 @@ def distance(actual: Array, expected: Array, precision: str) -> float:
         return float(np.linalg.norm((actual - expected).ravel().astype(np.float64))) / (float(np.linalg.norm(expected)) or 1.0)
 
 
-#: Computes a subgraph's outputs from the same inputs by another delegate, whose name comes with them; None if there is no other.
+#: Computes a subgraph's outputs from the same inputs with another delegate, and returns its name, too; None without another delegate.
 Recompute = Callable[[], tuple[str, Sequence[Array]] | None]
 
 
@@ -120,27 +120,27 @@ Recompute = Callable[[], tuple[str, Sequence[Array]] | None]
 class Check:
     """Checks a subgraph's outputs after each run."""
 
-    outputs: Sequence[Array]  # Its output buffers.
-    recompute: Recompute  # Computes them by another delegate.
-    precision: str  # Of the subgraph.
-    allowed: Sequence[float]  # How far each output may be from the other delegate's (`scheduler.runtime.sequential.allowed_distance`).
-    policy: FaultPolicy  # Which checks run.
+    outputs: Sequence[Array]  # Output buffers of the subgraph.
+    recompute: Recompute  # Computes the outputs with another delegate.
+    precision: str  # Precision of the subgraph.
+    allowed: Sequence[float]  # Allowed distance of each output from the other delegate's (`scheduler.runtime.sequential.allowed_distance`).
+    policy: FaultPolicy  # Policy that selects the checks.
     runs: int = 0
 
     def __call__(self) -> None:
-        """Check the outputs."""
+        """Check the outputs, and raise UnableError if they are wrong."""
         self.runs += 1
         spot = self.policy.spot_every > 0 and self.runs % self.policy.spot_every == 0
         if not spot and (not self.policy.finite or all(map(_finite, self.outputs))):
             return
-        with np.errstate(all="ignore"):  # numbers may be any
+        with np.errstate(all="ignore"):  # the numbers may be anything
             recomputed = self.recompute()
         if recomputed is None:
             return
         name, expected = recomputed
         for actual, reference, allowed in zip(self.outputs, expected, self.allowed, strict=True):
             if not _finite(reference):
-                continue  # the network itself has no number there
+                continue  # the network itself gives no finite numbers here
             if not _finite(actual):
                 raise UnableError(f"it gave NaN or infinity where the delegate `{name}` gives numbers")
             error = distance(actual, reference, self.precision)
@@ -151,5 +151,5 @@ class Check:
 
 
 def _finite(array: Array) -> bool:
-    """Return whether all numbers are finite; a sum in double precision is not, where one of them is not."""
+    """Return whether all numbers are finite; a sum in double precision is not finite if one of them is not."""
     return bool(np.isfinite(array.sum(dtype=np.float64)))

@@ -31,25 +31,25 @@ from scheduler.runtime.watchdog import TIME_LIMIT_S
 
 
 def retry_after_hang(future: Future[Any], run: Callable[[], Any]) -> Future[Any]:
-    """Return a future with the result of another one or, if that hung, of a second try."""
+    """Return a future with the result of `future` or, if that hung, of a second run."""
     outcome: Future[Any] = Future()
     outcome.set_running_or_notify_cancel()
 
     def set_outcome(work: Callable[[], Any]) -> None:
         try:
             result = work()
-        except BaseException as error:  # the waiting caller gets it
+        except BaseException as error:  # the waiting caller gets the error
             outcome.set_exception(error)
         else:
             outcome.set_result(result)
 
-    # the first future may be kept by a thread that hangs: once it is done it must not keep what the second try needs
+    # a hanging thread may keep the first future, which must not keep the objects of the second run alive
     pending_run = [run]
 
     def on_done(first: Future[Any]) -> None:
         work = pending_run.pop()
         if isinstance(first.exception(), HangError):
-            # not here: this is a thread of what hangs
+            # not on this thread, which belongs to the delegate that hangs
             threading.Thread(target=set_outcome, args=(work,), name="nn-stretch second try", daemon=True).start()
         else:
             set_outcome(first.result)
@@ -62,7 +62,7 @@ class Recovery:
     """Moves a session's subgraphs when delegates fail and recover: applies decisions about sites.
 
     Args:
-        normal_placements: Where each subgraph runs without faults.
+        normal_placements: Placement of each subgraph without faults.
     """
 
     def __init__(self, normal_placements: Mapping[str, Placement], fault_tracker: FaultTracker, code: CompiledSubgraphs) -> None:
@@ -72,7 +72,7 @@ class Recovery:
 
     def apply_decisions(self, runner: Executor) -> None:
         """Apply the decisions since the last call, while nothing runs."""
-        # of a site that was retired and is on trial by now, the last word counts
+        # for a site that was retired and is now on trial, the last decision counts
         for decision in {action.site: action for action in self.fault_tracker.take_decisions()}.values():
             if decision.what == "retired":
                 self._retire(decision.site, decision.reason, runner)
@@ -80,7 +80,7 @@ class Recovery:
                 self._restore(decision.site, runner)
 
     def placements_without(self, site: Site, reason: str, placements: Mapping[str, Placement]) -> dict[str, Placement]:
-        """Return the placement of each subgraph without a site."""
+        """Return placements of all subgraphs that avoid a site."""
         remaining = dict(placements)
         for name, place in placements.items():
             if Site.of(place) == site:
@@ -88,7 +88,7 @@ class Recovery:
         return remaining
 
     def _retire(self, site: Site, reason: str, runner: Executor) -> None:
-        """Move subgraphs away from a site; those that nothing else can run stay, and fail when they run."""
+        """Move subgraphs away from a site; subgraphs that no other delegate can run stay, and fail when they run."""
         for name, place in list(runner.placements.items()):
             if Site.of(place) == site:
                 with suppress(StretchError):
@@ -97,7 +97,7 @@ class Recovery:
                     )
 
     def _restore(self, site: Site, runner: Executor) -> None:
-        """Make a site again and move its subgraphs back; if one does not compile, the site has failed again."""
+        """Create a site again and move its subgraphs back; if one does not compile, the site has failed again."""
         runner.drop_site(site)
         self._code.drop_site(site)
         for name, place in self.normal_placements.items():
@@ -114,8 +114,8 @@ class Recovery:
 class Session:
     """Runs a bundle; a context manager, safe to call from several threads.
 
-    A call runs one inference at a time, as fast as it goes; `submit` keeps
-    several in flight, as many a second as it goes.
+    A call runs one inference with the lowest latency; `submit` keeps several
+    in flight for the highest throughput.
 
     ::
 
@@ -126,20 +126,20 @@ class Session:
 
     Args:
         bundle: A bundle or its folder.
-        mapping: Where processors of the device run here, such as
+        mapping: Placement of the device's processors on this machine, such as
             ``{"gpu": "cpu1"}``; see `scheduler.placement.mapping.place_processors`.
         processors: Processors that may be used; None for all.
-        delegates: Delegate objects to use instead of ones made by name.
-        priority: ``latency`` or ``energy``, which then decides the processor of a
+        delegates: Delegate objects by name, used instead of new ones.
+        priority: ``latency`` or ``energy``, which decides the processor of a
             subgraph; None for the design alone (see `scheduler.placement.mapping.choose_processors`).
-        in_flight: Inferences that `submit` runs at once, each with buffers of its own.
-        time_limit: Seconds that one call of a delegate may take. A run that takes longer ends with a `StretchError`, and the session too.
-        memory_planner: Gives the tensors that cross subgraphs their memory, such as ``greedy``;
-            ``naive`` shares none.
-        faults: Reaction to delegates that fail (`scheduler.faults.policy`): others do their work
+        in_flight: Number of inferences that `submit` runs at once, each with separate buffers.
+        time_limit: Seconds that one call of a delegate may take. A run that takes longer ends with a `StretchError` and ends the session.
+        memory_planner: Planner of the memory for tensors between subgraphs, such as ``greedy``;
+            with ``naive`` tensors share no memory.
+        faults: Reaction to delegates that fail (`scheduler.faults.policy`): other delegates do their work
             within the same inference. None: the inference fails with an error that names the delegate.
-        record: File to write every event of the state machine to, with its answer
-            (`scheduler.runtime.record.replay` plays it again).
+        record: File for every event of the state machine, with its answer
+            (`scheduler.runtime.record.replay` replays it).
 
     Raises:
         UsageError: If `in_flight` is less than 1, or `time_limit` is not a number above 0.
@@ -148,7 +148,7 @@ class Session:
         MissingBackendError: If a delegate's library is missing.
     """
 
-    #: Among whose inferences submitted ones run.
+    #: Shared driver and client of submitted inferences; None for a driver of this session alone.
     _tenant: Tenant | None = None
 
     def __init__(
@@ -173,12 +173,12 @@ class Session:
         manifest = choose_processors(self.bundle.manifest, processors, priority)
         used = list(dict.fromkeys(entry.processor for entry in manifest.subgraphs))
         used_mapping = mapping_of_used(mapping or {}, self.bundle.manifest, used, processors)
-        #: Where each processor of the device runs here; single subgraphs may run elsewhere (`subgraph_placements`).
+        #: Placement of each processor of the device here; single subgraphs may have another one (`subgraph_placements`).
         self.placements = place_processors(
             used, used_mapping, precisions=bundle_precisions(manifest), little_cores=manifest.little_cores, planned=manifest.delegates
         )
         self.plan = make_plan(manifest)
-        #: Subgraphs that do not run on the processor of the design, and where they run instead.
+        #: Subgraphs that run on another processor than the design's, with that processor.
         self.moved = {
             chosen.name: chosen.processor
             for chosen, planned in zip(manifest.subgraphs, self.bundle.manifest.subgraphs, strict=True)
@@ -227,20 +227,20 @@ class Session:
         )
 
     def __call__(self, x: Any) -> Any:
-        """Run once; see `run`."""
+        """Run one inference; see `run`."""
         return self.run(x)
 
     def run(self, x: Any) -> Any:
         """Run one inference, after those in flight.
 
         Args:
-            x: Input of the bundle's input shape and type: a numpy array, or a
-                CPU tensor of another library (DLPack); where the model has
-                several inputs, a mapping from their names to them.
+            x: Input with the bundle's input shape and type: a numpy array, or a
+                CPU tensor of another library (DLPack); for a model with several
+                inputs, a mapping from their names to arrays or tensors.
 
         Returns:
-            The output, an array of its own; where the model has several, a
-            dictionary of them by name.
+            A new array with the output; for a model with several outputs, a
+            dictionary by name.
 
         Raises:
             UsageError: If an input is missing, has another shape or type or is not finite.
@@ -249,13 +249,13 @@ class Session:
         return unwrap_single(self._run(x, None))
 
     def tensors(self, x: Any) -> dict[str, Array]:
-        """Run one inference, and look at it.
+        """Run one inference, and return its tensors.
 
         Args:
             x: As for `run`.
 
         Returns:
-            A copy of every tensor that crosses subgraphs, inputs and outputs included, by name: what a branch wrote, or a join.
+            Copies by name of every tensor between subgraphs, inputs and outputs included, as written by a branch or join.
 
         Raises:
             StretchError: As `run`.
@@ -286,50 +286,50 @@ class Session:
             return self.bundle.manifest.name_outputs({name: arrays[name].copy() for name in self.plan.outputs})
 
     def submit(self, x: Any) -> Future[Any]:
-        """Start one inference in addition to those in flight, which share the processors with it.
+        """Start one inference in addition to those in flight, with which it shares the processors.
 
-        Waits while `in_flight` of them have not ended, so that a caller cannot
-        run ahead of the processors. The input is copied before this returns.
+        Waits while `in_flight` inferences have not ended, so that a caller cannot
+        run ahead of the processors. The input is copied before this method returns.
 
         Args:
             x: As for `run`.
 
         Returns:
-            Its output, or the error that `run` would raise, when it has ended. It cannot be cancelled: what was submitted runs.
+            Future with the output, or with the error that `run` would raise. It cannot be cancelled: a submitted inference always runs.
 
         Raises:
-            UsageError: If an input is missing, has another shape or type or is not finite, or in a callback of such a future.
-            StretchError: If the session is closed, or memory is short.
+            UsageError: If an input is missing, has another shape or type or is not finite, or if called in a callback of such a future.
+            StretchError: If the session is closed, or there is too little memory.
         """
         return self._submit(x)
 
     def _submit(self, x: Any, deadline_s: float = math.inf, priority: int = 0) -> Future[Any]:
-        """Start an inference; deadlines and priorities count where other clients share the processors."""
+        """Start an inference; deadline and priority count if other clients share the processors."""
         arrays = as_arrays(x, self.plan.inputs)
         self._refuse_callbacks()
         with self._lock:
             executor = self._apply_recovery(self._require_open())
             check_inputs(arrays, executor.buffers.arrays)
-            # Under the lock: `run` must not meet it in a subgraph that only one of them may use.
+            # Under the lock: `run` must not use a subgraph at the same time, because some subgraphs allow one call only.
             if self._recovery is None:
                 return executor.submit(arrays, deadline_s, priority)
             copies = {name: value.copy() for name, value in arrays.items()}
             while True:
                 try:
                     return retry_after_hang(executor.submit(arrays, deadline_s, priority), lambda: self.run(copies))
-                except HangError as error:  # of another inference, which this one waited for
+                except HangError as error:  # of another inference, for which this one waited
                     executor = self._replace_hung_executor(error)
 
     def replace(self, subgraph: str, target: str) -> None:
-        """Run a subgraph elsewhere from now on; of inferences in flight, those that have not started it go along.
+        """Run a subgraph at another placement from now on, also for inferences in flight that have not started it.
 
         Args:
-            subgraph: Its name.
-            target: Where, as in a mapping: a delegate and its cores, such as ``cpu1``.
+            subgraph: Name of the subgraph.
+            target: Delegate and cores as in a mapping, such as ``cpu1``.
 
         Raises:
             UnknownNameError: If there is no such subgraph or delegate.
-            UsageError: If the target is not on this machine.
+            UsageError: If the target does not exist on this machine.
             StretchError: If the subgraph cannot be compiled for it, or the session is closed.
         """
         if subgraph not in self.plan.subgraphs:
@@ -342,38 +342,38 @@ class Session:
                 self._recovery.normal_placements[subgraph] = place
 
     def time_alone(self, subgraph: str) -> float:
-        """Return the milliseconds of one subgraph where it is placed, every other processor idle."""
+        """Return the time in ms of one subgraph at its placement, while every other processor is idle."""
         with self._lock:
             return self._idle_executor().run_alone(subgraph).ms
 
     @property
     def subgraph_placements(self) -> Mapping[str, Placement]:
-        """Where each subgraph runs now: where its processor does, unless it was placed elsewhere since, with the reason."""
+        """Current placement of each subgraph: its processor's, or another one since it was moved, with the reason."""
         return dict(self._require_open().placements)
 
     @property
     def replaced(self) -> Mapping[str, Placement]:
-        """Subgraphs that run elsewhere than their processor is placed, and where: its delegate could not run them, or `replace` was called."""
+        """Subgraphs with another placement than their processor's: its delegate could not run them, or `replace` was called."""
         return {
             name: place for name, place in self.subgraph_placements.items() if place != self.placements[self.plan.subgraphs[name].processor]
         }
 
     @property
     def in_flight(self) -> int:
-        """Inferences that `submit` runs at once."""
+        """Number of inferences that `submit` runs at once."""
         return self._in_flight
 
     @property
     def decisions(self) -> tuple[FaultDecision, ...]:
-        """Return the decisions about failed delegates, in order, each with its reason; empty without `faults`."""
+        """Decisions about failed delegates, in order, each with its reason; empty without `faults`."""
         return () if self._fault_tracker is None else self._fault_tracker.decisions
 
     @property
     def trace(self) -> Trace:
-        """Return the spans of the last inference: place, start and end.
+        """Spans of the last inference: placement, start and end.
 
         Raises:
-            StretchError: If there was none yet.
+            StretchError: If no inference has run yet.
         """
         if self._trace is None:
             raise StretchError("this session has not run yet, so it has no trace")
@@ -381,28 +381,28 @@ class Session:
 
     @property
     def submitted_traces(self) -> tuple[Trace, ...]:
-        """The submitted inferences that ended last, oldest first."""
+        """Traces of the latest submitted inferences, oldest first."""
         return () if self._executor is None else self._executor.traces()
 
     @property
     def queue_depths(self) -> tuple[QueueDepth, ...]:
-        """How many subgraphs of submitted inferences waited for each queue, over time."""
+        """Numbers of subgraphs of submitted inferences that waited for each queue, over time."""
         return () if self._executor is None else self._executor.depths()
 
     @property
     def computes(self) -> bool:
-        """Whether the output is the model's: a `null` delegate leaves its part out."""
+        """Whether the output is the model's; a `null` delegate computes nothing."""
         return self._code.computes
 
     @property
     def buffer_bytes(self) -> int:
-        """Memory of the tensors that cross subgraphs, of all inferences in flight."""
+        """Memory in bytes of the tensors between subgraphs, for all inferences in flight."""
         return self._require_open().bytes
 
     def close(self) -> None:
-        """End the session's threads, after the inferences in flight, and its processes, and free its memory; may be called twice.
+        """Wait for the inferences in flight, end threads and processes, and free the memory; may be called twice.
 
-        Hanging calls are not waited for.
+        Hanging calls are abandoned.
         """
         self._close(wait=True)
 
@@ -414,7 +414,7 @@ class Session:
         self._close_resources()
 
     def _close_resources(self) -> None:
-        """Close compiled subgraphs and the recording."""
+        """Close compiled subgraphs and the record."""
         self._code.close()
         if self._recorder is not None:
             self._recorder.close()
@@ -424,7 +424,7 @@ class Session:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        """Close it; after Ctrl-C without waiting for inferences in flight."""
+        """Close the session; after Ctrl-C without waiting for inferences in flight."""
         self._close(wait=kind is not KeyboardInterrupt)
 
     def _require_open(self) -> Executor:
@@ -433,16 +433,16 @@ class Session:
         return self._executor
 
     def _refuse_callbacks(self) -> None:
-        """A callback of a future runs on a thread that inferences in flight need: it must not wait for them."""
+        """Refuse a call from a future's callback, whose thread is needed by inferences in flight and must not wait for them."""
         if self._executor is not None and self._executor.owns_calling_thread:
             raise UsageError("a callback of a future cannot start another inference", "start it from the thread that waits for results")
 
     def _idle_executor(self) -> Executor:
-        """Return the executor, once no submitted inference uses the compiled subgraphs; the lock keeps new ones out."""
+        """Return the executor once no submitted inference uses the compiled subgraphs; the lock prevents new ones."""
         return self._drain(self._apply_recovery(self._require_open()))
 
     def _drain(self, executor: Executor) -> Executor:
-        """Wait until no submitted inference runs and return the executor; a new one if one of them hangs."""
+        """Wait until no submitted inference runs, and return the executor; a new one if an inference hangs."""
         try:
             executor.drain()
         except HangError as error:
@@ -450,7 +450,7 @@ class Session:
         return executor
 
     def _apply_recovery(self, executor: Executor) -> Executor:
-        """Apply decisions about failed delegates and return the executor, which may be a new one."""
+        """Apply decisions about failed delegates, and return the executor, which may be a new one."""
         if self._recovery is None:
             return executor
         if executor.hang is not None:
@@ -462,7 +462,7 @@ class Session:
         return executor
 
     def _replace_hung_executor(self, hang: HangError) -> Executor:
-        """Replace the executor by one with memory of its own: a hanging delegate may still write to the old memory."""
+        """Replace the executor with one that has new memory, because a hanging delegate may still write to the old memory."""
         if self._recovery is None:
             raise hang
         executor = self._require_open()

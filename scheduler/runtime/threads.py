@@ -1,6 +1,6 @@
-"""A thread for each queue, created once and pinned.
+"""One thread per queue, created once and pinned.
 
-A hand-off through two queues is the quickest way; `ThreadPoolExecutor` adds a future with its lock and
+A hand-over through two queues is the fastest; `ThreadPoolExecutor` adds a future with its lock and
 condition to every call.
 """
 
@@ -11,7 +11,7 @@ from queue import SimpleQueue
 
 from scheduler.cores import pin_thread
 
-#: Interval, s, at which a wait checks for signals: a signal just before a thread sleeps does not wake it.
+#: Seconds after which a wait checks for signals: a signal just before a thread sleeps does not wake the thread.
 POLL_S = 0.5
 
 #: Work for a thread; None ends it.
@@ -22,34 +22,34 @@ class QueueThread(threading.Thread):
     """Runs the jobs of one queue.
 
     Args:
-        cores: Cores that it is pinned to; empty for none.
-        inbox: Where its jobs come from.
+        cores: Cores that the thread is pinned to; empty for no pinning.
+        inbox: Queue of the thread's jobs.
     """
 
     def __init__(self, queue: str, cores: tuple[int, ...], inbox: SimpleQueue[Job] | None = None) -> None:
         super().__init__(name=f"nn-stretch {queue}", daemon=True)
         self.cores, self.inbox = cores, inbox or SimpleQueue()
-        #: Whether another thread has its place, because it hangs.
+        #: Whether another thread has replaced this one because it hangs.
         self.replaced = False
 
     def run(self) -> None:
-        """Serve the inbox."""
+        """Run the jobs in the inbox until None arrives."""
         pin_thread(self.cores)
         while not self.replaced and (job := self.inbox.get()) is not None:
             job()
-            job = None  # its tensors must not outlive it in this frame
+            job = None  # the job's tensors must not be kept alive by this frame
 
 
 class QueueThreads:
-    """A thread for each queue; callers guard them with a lock."""
+    """One thread per queue; callers must hold a lock."""
 
     def __init__(self) -> None:
         self._threads: dict[str, QueueThread] = {}
-        # what was never closed must not leave its threads behind
+        # threads must end even if this object was never closed
         self._finalizer = weakref.finalize(self, _stop_threads, self._threads)
 
     def open(self, queue: str, cores: tuple[int, ...]) -> None:
-        """Start a thread for a queue, unless it has one."""
+        """Start a thread for a queue, unless the queue has one."""
         if queue not in self._threads:
             self._threads[queue] = QueueThread(queue, cores)
             self._threads[queue].start()
@@ -63,12 +63,12 @@ class QueueThreads:
     def replace_thread(self, queue: str) -> None:
         """Start another thread for a queue whose thread hangs."""
         hung = self._threads[queue]
-        hung.replaced = True  # should it ever come back
+        hung.replaced = True  # ends the old thread if it ever returns
         self._threads[queue] = QueueThread(queue, hung.cores, hung.inbox)
         self._threads[queue].start()
 
     def is_calling_thread(self, queue: str | None = None) -> bool:
-        """Return whether the caller is the thread of a queue, or of any."""
+        """Return whether the caller is the thread of a queue; None stands for any queue."""
         threads = self._threads.values() if queue is None else [self._threads.get(queue)]
         return threading.current_thread() in threads
 
@@ -76,7 +76,7 @@ class QueueThreads:
         """End the threads after their current work and wait for them; return whether all have ended.
 
         Args:
-            keep_waiting: Whether to wait longer for one that has not ended within a moment.
+            keep_waiting: Returns whether to keep waiting for a thread that has not ended within a moment.
         """
         self._finalizer()
         for thread in list(self._threads.values()):

@@ -1,4 +1,4 @@
-"""Timeline of an inference, and files of it: one for ui.perfetto.dev, and a table."""
+"""Timeline of an inference, and its files: one for ui.perfetto.dev, and a table."""
 
 import csv
 import io
@@ -14,47 +14,47 @@ from predictors.files import write_whole
 
 @dataclass(frozen=True)
 class Span:
-    """A span of time in which one step ran."""
+    """The time in which one step ran."""
 
     name: str  # Subgraph or join, or the tensor that is converted or moved for it.
-    processor: str  # Processor of the device it was planned for.
-    queue: str  # Where it ran on this machine.
-    #: Kind of a span; where a run is simulated, a load is the share that others take of a processor, and a plan the one that is run.
+    processor: str  # Processor of the device for which the step was planned.
+    queue: str  # Queue on this machine that ran the step.
+    #: Kind of the span; in a simulation, a load is the share of a processor that other programs take, and a plan the one in use.
     kind: Literal["subgraph", "join", "conversion", "load", "plan"]
-    start_ns: int  # When it started, on the clock of `time.perf_counter_ns`.
-    end_ns: int  # When it ended.
+    start_ns: int  # Start, on the clock of `time.perf_counter_ns`.
+    end_ns: int  # End on the same clock.
 
     @property
     def ms(self) -> float:
-        """The span's length, ms."""
+        """Length of the span, ms."""
         return (self.end_ns - self.start_ns) / 1e6
 
 
 @dataclass(frozen=True)
 class QueueDepth:
-    """How many subgraphs were ready and waited, by queue."""
+    """Number of ready subgraphs that waited, by queue."""
 
-    at_ns: int  # When, on the clock of `time.perf_counter_ns`.
+    at_ns: int  # Time, on the clock of `time.perf_counter_ns`.
     waiting: Mapping[str, int]  # Number by queue.
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Spans and facts of one inference."""
+    """Spans and other data of one inference."""
 
-    spans: tuple[Span, ...]  # In the order in which they ended.
-    start_ns: int  # When the input was ready.
-    end_ns: int  # When the output was ready.
-    load: float | None = None  # Load average of the machine in the last minute; None if it was not asked.
-    replaced: Mapping[str, str] = field(default_factory=dict)  # Subgraphs that ran elsewhere than their processor is placed, and why.
+    spans: tuple[Span, ...]  # Spans in the order in which they ended.
+    start_ns: int  # Time at which the input was ready.
+    end_ns: int  # Time at which the output was ready.
+    load: float | None = None  # Load average of the machine in the last minute; None if not measured.
+    replaced: Mapping[str, str] = field(default_factory=dict)  # Subgraphs with another placement than their processor's, with the reason.
 
     @property
     def makespan_ms(self) -> float:
-        """From input ready to output ready, in milliseconds."""
+        """Time from input ready to output ready, ms."""
         return (self.end_ns - self.start_ns) / 1e6
 
     def busy_ms(self, kinds: Sequence[str] = ("subgraph",)) -> dict[str, float]:
-        """Return how long each processor ran subgraphs, or spans of some kinds, in milliseconds."""
+        """Return the time in ms for which each processor ran subgraphs, or spans of the given kinds."""
         busy: dict[str, float] = {}
         for span in self.spans:
             if span.kind in kinds:
@@ -62,7 +62,7 @@ class Trace:
         return busy
 
     def overlap_ms(self, first: str, second: str) -> float:
-        """Return how long two processors ran subgraphs at the same time, in milliseconds."""
+        """Return the time in ms for which two processors ran subgraphs at once."""
         total = 0
         for a in self.spans:
             for b in self.spans:
@@ -72,7 +72,7 @@ class Trace:
 
 
 def median_trace(traces: Sequence[Trace]) -> Trace:
-    """Return the trace with the median makespan, the lower of the two middle ones."""
+    """Return the trace with the median makespan; of an even number, the lower middle one."""
     return sorted(traces, key=lambda trace: trace.makespan_ms)[(len(traces) - 1) // 2]
 
 
@@ -80,13 +80,13 @@ COLUMNS = ("track", "inference", "name", "kind", "processor", "queue", "start_ms
 
 
 def perfetto(tracks: Mapping[str, Sequence[Trace]], depths: Mapping[str, Sequence[QueueDepth]] | None = None) -> dict[str, Any]:
-    """Return the traces in the Chrome trace event format, one thread a processor, with counters below.
+    """Return the traces in the Chrome trace event format, one thread per processor, with counters below.
 
-    Counters: how many subgraphs run at each moment, how many wait for each
+    Counters: number of running subgraphs, number of subgraphs that wait for each
     queue where that was recorded, and the machine's load average.
 
     Args:
-        tracks: Groups of traces that are shown below each other, such as
+        tracks: Groups of traces, shown one below the other, such as
             ``{"measured": [...], "predicted": [...]}``; each group starts at time zero.
     """
     events: list[dict[str, Any]] = []
@@ -113,12 +113,12 @@ def perfetto(tracks: Mapping[str, Sequence[Trace]], depths: Mapping[str, Sequenc
 
 
 def write_perfetto(path: Path, tracks: Mapping[str, Sequence[Trace]], depths: Mapping[str, Sequence[QueueDepth]] | None = None) -> None:
-    """Write traces as a file that ui.perfetto.dev and chrome://tracing open."""
+    """Write traces to a file for ui.perfetto.dev and chrome://tracing."""
     write_whole(path, msgspec.json.encode(perfetto(tracks, depths)), "trace")
 
 
 def write_csv(path: Path, tracks: Mapping[str, Sequence[Trace]]) -> None:
-    """Write a row for each span, times in milliseconds from the start of its inference."""
+    """Write one row per span, with times in ms from the start of its inference."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(COLUMNS)
@@ -133,7 +133,7 @@ def write_csv(path: Path, tracks: Mapping[str, Sequence[Trace]]) -> None:
 
 
 def _running(traces: Sequence[Trace]) -> list[tuple[int, int]]:
-    """Return the moments at which a subgraph starts or ends, and how many run from then on."""
+    """Return the times in ns at which a subgraph starts or ends, with the number that run from then on."""
     spans: list[Span] = [span for trace in traces for span in trace.spans if span.kind == "subgraph"]
     changes = sorted([(span.start_ns, 1) for span in spans] + [(span.end_ns, -1) for span in spans])
     count, points = 0, []

@@ -1,7 +1,7 @@
-"""The watch that notices calls of delegates which do not end.
+"""The watchdog, which notices calls of delegates that do not end.
 
 A call that hangs cannot be ended from outside: its thread is abandoned, and the caller gets an
-error. The thread that called the session itself is interrupted as by Ctrl-C.
+error. If the caller's own thread hangs, it is interrupted as by Ctrl-C.
 """
 
 import ctypes
@@ -15,10 +15,10 @@ from time import perf_counter_ns
 from predictors import system
 from predictors.errors import StretchError
 
-#: Seconds that one call of a delegate may take: far above any real subgraph, simulators included.
+#: Default time limit in seconds of one call of a delegate: far above any real subgraph, simulators included.
 TIME_LIMIT_S = 600.0
 
-#: Running calls by thread: name of the subgraph, and when it started in nanoseconds.
+#: Running calls by thread: name of the subgraph, and start in ns.
 Running = dict[str, tuple[str, int] | None]
 
 _last_hang: list[StretchError] = []
@@ -28,14 +28,14 @@ class Watchdog:
     """A thread that checks running calls for a timeout.
 
     Args:
-        limit_s: How long a call may take, s.
-        overdue: A method that gets each call that took longer: its thread,
-            and the entry of `running` for it; once, unless it answers that it must be called
-            again when as much time has gone by. Its object is not kept alive.
+        limit_s: Time limit of a call, s.
+        on_timeout: Method that gets each call that exceeds the limit: its thread,
+            and its entry of `running`. It is called once per call, or again after the same time
+            if it returns True. Its object is not kept alive.
     """
 
     def __init__(self, limit_s: float, on_timeout: Callable[[str, tuple[str, int]], bool]) -> None:
-        #: Written by the threads that call delegates.
+        #: Entries are written by the threads that call delegates.
         self.running: Running = {}
         ended = threading.Event()
         thread = threading.Thread(
@@ -45,15 +45,15 @@ class Watchdog:
         self._finalizer = weakref.finalize(self, _stop, ended, thread)
 
     def close(self) -> None:
-        """Return when the thread has ended."""
+        """Stop the thread and wait for its end."""
         self._finalizer()
 
 
 def interrupt(thread: int) -> None:
-    """Raise `KeyboardInterrupt` in a thread, wherever Python code of it waits or runs.
+    """Raise `KeyboardInterrupt` in a thread, wherever its Python code waits or runs.
 
     Args:
-        thread: Its identity, from `threading.get_ident`.
+        thread: Identity of the thread, from `threading.get_ident`.
     """
     if thread == threading.main_thread().ident and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         # A signal wakes a thread that waits for a lock or sleeps.
@@ -63,13 +63,13 @@ def interrupt(thread: int) -> None:
 
 
 def note_hang(failure: StretchError) -> None:
-    """Remember a hang, for the case that the thread it happened in can never say so."""
-    # not the error itself, whose traceback would keep the session and its bundle
+    """Remember a hang, in case the thread in which it happened can never report it."""
+    # not the error itself, because its traceback would keep the session and its bundle alive
     _last_hang[:] = [StretchError(failure.message, failure.hint)]
 
 
 def last_hang() -> StretchError | None:
-    """Return the hang that was noted last."""
+    """Return the last hang, or None."""
     return _last_hang[0] if _last_hang else None
 
 
@@ -77,7 +77,7 @@ def _watch_calls(
     running: Running, limit_s: float, on_timeout: "weakref.WeakMethod[Callable[[str, tuple[str, int]], bool]]", ended: threading.Event
 ) -> None:
     limit_ns = int(limit_s * 1e9)
-    #: Calls that were reported, and when to report them again.
+    #: Reported calls, with the time at which to report each again.
     reported: dict[str, tuple[tuple[str, int], float]] = {}
     wait = limit_s
     while not ended.wait(min(wait, threading.TIMEOUT_MAX)):

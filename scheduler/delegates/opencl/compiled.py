@@ -331,7 +331,7 @@ class OpenCLCompiled(Compiled):
 
         Args:
             fed: Measure as in a run without events that follows other runs: the device is warm, and a launch takes at least as long as
-            its thread needs to hand over the next launch.
+                its thread needs to hand over the next launch.
         """
         arrays = [[np.zeros(shape, np.float32) for shape in shapes.values()] for shapes in (self.inputs, self.outputs)]
         invocation = self.bind(*arrays)

@@ -172,7 +172,7 @@ def open_device(cores: tuple[int, ...]) -> OpenDevice:
 
     Args:
         cores: Cores for a CPU device; empty for the last one that this process
-        may use, which leaves the first to the scheduler's thread.
+            may use, which leaves the first to the scheduler's thread.
     """
     if not device_traits(find_device()).cpu:
         return _open(())
@@ -381,7 +381,7 @@ def read_binary(path: Path) -> bytes | None:
 
 
 def write_binary(path: Path, binary: bytes) -> None:
-    """Cache a binary, complete or not at all, and delete the least recently used ones; do nothing if the folder cannot be written."""
+    """Keep a binary in the cache, complete or not at all, and delete the least recently used ones; do nothing if that fails."""
     with suppress(OSError, StretchError):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_whole(path, hashlib.sha256(binary).digest() + binary, "kernel")
