@@ -1,4 +1,4 @@
-"""A bundle on disk, read and checked."""
+"""A bundle on disk: reading and checking."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -22,16 +22,16 @@ _HINT = "write the bundle again with `stretch branch`"
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle with a consistent description and all its files.
+    """A bundle with a consistent manifest and all its files.
 
-    It keeps the state in which it was read, even if another bundle takes its
-    place meanwhile: the previous folder is kept for as long as this lives.
+    The bundle keeps the state in which it was read, even if another bundle replaces
+    it meanwhile: the previous folder is kept as long as this object lives.
 
     Args:
-        path: The folder.
-        manifest: Its description.
-        folder: The open folder; None for one that is never replaced.
-        signer: Fingerprint of the trusted key that it is signed with; None if no key is required.
+        path: Folder of the bundle.
+        manifest: Manifest of the bundle.
+        folder: The open folder; None for a folder that is never replaced.
+        signer: Fingerprint of the trusted key that signed the bundle; None if no key is required.
     """
 
     path: Path
@@ -40,21 +40,21 @@ class Bundle:
     signer: str | None = None
 
     def file(self, name: str) -> Path:
-        """Return a path of one of the bundle's files, by its name in the manifest; it may lead through a descriptor of this process."""
+        """Return the path of a file of the bundle by its name in the manifest; the path may use a descriptor of this process."""
         return (self.path if self.folder is None else self.folder.root) / name
 
     def replace_root(self, text: str) -> str:
-        """Return the text with the bundle's folder in place of what `file` gives."""
+        """Return `text` with the bundle's folder in place of the descriptor's path from `file`."""
         return text if self.folder is None else self.folder.replace_root(text)
 
     def subgraph(self, name: str) -> SubgraphEntry:
-        """Return the subgraph called `name`."""
+        """Return the subgraph `name`."""
         return next(entry for entry in self.manifest.subgraphs if entry.name == name)
 
 
 @contextlib.contextmanager
 def add_path_to_errors(bundle: Bundle | OpenFolder) -> Iterator[None]:
-    """Make errors name the bundle's folder, not the descriptor through which its files are opened."""
+    """Make errors name the bundle's folder instead of the descriptor's path to its files."""
     try:
         yield
     except StretchError as error:
@@ -64,26 +64,26 @@ def add_path_to_errors(bundle: Bundle | OpenFolder) -> Iterator[None]:
 
 
 class _Version(msgspec.Struct):
-    """Only the schema number, so that a newer manifest is named as such."""
+    """The schema number alone, so that a newer manifest is reported as newer."""
 
     schema: int = 0
 
 
 def load_bundle(path: str | Path, *, check_hashes: bool = False, trust: str | Path | Sequence[str | Path] = ()) -> Bundle:
-    """Read a bundle and check everything that does not need to run it.
+    """Read a bundle and check everything that can be checked without running it.
 
     Args:
         path: The bundle's folder.
-        check_hashes: Also compare each file's SHA-256, about a second a gigabyte. Hashes prove that
-            the bundle is whole, not who made it.
-        trust: File with a public key (Ed25519, PEM), or several, with one of which the bundle has to be signed; hashes are
-            compared then. Empty: any author.
+        check_hashes: Also compare each file's SHA-256, at about one second per gigabyte. Hashes prove that
+            the bundle is complete, not who made it.
+        trust: One or several files with a public key (Ed25519, PEM), one of which must have signed the bundle; hashes are
+            then compared as well. Empty: any author.
 
     Raises:
         StretchError: If the folder is no bundle, its schema is newer or older than
-            this code's, a file is missing, outside of the folder, of the wrong size or
-            content, tensors, subgraphs and joins do not fit together, or it is not
-            signed with a key of `trust`.
+            this code's, a file is missing, outside the folder, of the wrong size or
+            content, tensors, subgraphs and joins do not fit together, or no key of
+            `trust` has signed it.
         MissingBackendError: If the package that checks signatures is missing.
     """
     keys = [public_key(Path(key)) for key in ([trust] if isinstance(trust, str | Path) else trust)]
@@ -94,10 +94,10 @@ def load_bundle(path: str | Path, *, check_hashes: bool = False, trust: str | Pa
 
 
 def read_bundle(path: Path, keys: Sequence[bytes] = ()) -> Bundle:
-    """Read only a bundle's description; its files are not checked.
+    """Read only a bundle's manifest, without checking its files.
 
     Args:
-        keys: Public keys, 32 bytes each, with one of which the description has to be signed; none: with any or not at all.
+        keys: Public keys of 32 bytes, one of which must have signed the manifest; empty to accept any signature or none.
     """
     try:
         folder = OpenFolder(path)
@@ -112,12 +112,12 @@ def read_bundle(path: Path, keys: Sequence[bytes] = ()) -> Bundle:
 
 
 def bundle_problems(bundle: Bundle, *, hashes: bool) -> Iterator[str]:
-    """Return the defects of a bundle, one sentence each.
+    """Yield the defects of a bundle, one sentence each.
 
-    The content of a file is read only once all files are as they were written.
+    The content of files is read only if all files are present and unchanged.
 
     Args:
-        bundle: A bundle fresh from `read_bundle`.
+        bundle: A bundle from `read_bundle`.
         hashes: Whether to compare each file's SHA-256.
     """
     folder = bundle.folder or OpenFolder(bundle.path)
@@ -137,12 +137,12 @@ def _no_bundle(path: Path) -> StretchError:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read the description in a folder, without keeping the folder open."""
+    """Read the manifest in a folder, without keeping the folder open."""
     return _decode(path, _read_description(path))
 
 
 def _read_description(path: Path) -> bytes:
-    """Read the file of a description."""
+    """Read the manifest's file."""
     file = path / MANIFEST
     if not file.exists() and not file.is_symlink():
         raise _no_bundle(path)
@@ -168,7 +168,7 @@ def _decode(path: Path, text: bytes) -> Manifest:
 
 
 def sign_bundle(path: str | Path, key: Path) -> str:
-    """Return the sign a bundle that is whole.
+    """Sign a complete bundle, and return the key's fingerprint.
 
     Args:
         key: PEM file (PKCS #8) of an Ed25519 private key without a password.

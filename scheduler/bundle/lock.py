@@ -1,8 +1,8 @@
-"""Folders that processes read and replace at the same time, and their locks.
+"""Folders that several processes read and replace at once, and their locks.
 
-A bundle is replaced by exchanging two folders under one name. A reader that opened the name before and opens a file by it after
-would mix two bundles; so a reader holds the folder itself and names files through it. A lock that readers share says
-that the folder is in use; code that removes folders takes it exclusively first.
+A bundle is replaced by exchanging two folders under one name. A reader that opens files by that name could mix two bundles;
+so a reader keeps the folder open and opens files through it. A lock shared by readers marks the folder as in use; code that
+removes folders takes the lock exclusively first.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from pathlib import Path
 from predictors import system
 from predictors.errors import StretchError
 
-#: Attempts to open a folder that is being removed, and the pause between them.
+#: Attempts to open a folder that is being removed, and the pause between them in seconds.
 _ATTEMPTS, _PAUSE_S = 200, 0.005
 
 
@@ -30,16 +30,16 @@ class OpenFolder:
 
     @property
     def root(self) -> Path:
-        """A path of the folder that stays its own when its name becomes another's; the name itself where the system has no /proc."""
+        """Path of the folder that stays valid when another folder takes its name; the name itself on systems without /proc."""
         root = Path(f"/proc/{os.getpid()}/fd/{self._descriptor}")
         return root if root.is_dir() else self._path
 
     def replace_root(self, text: str) -> str:
-        """Return the text with the folder's name in place of `root`."""
+        """Return `text` with the folder's name in place of `root`."""
         return text.replace(str(self.root), str(self._path))
 
     def contains(self, file: Path) -> bool:
-        """Return whether a file below `root` is in the folder once every link is followed."""
+        """Return whether a file below `root` is in the folder after resolving all links."""
         while True:
             folder = os.path.realpath(self.root)
             real = os.path.realpath(file)
@@ -52,7 +52,7 @@ def shared_lock(path: Path) -> Iterator[int]:
     """Hold the shared lock of a folder, so that it is not removed until the block ends.
 
     Yields:
-        The folder's inode number, by which it is known under any name.
+        The folder's inode number, which identifies it under any name.
     """
     if not system.OPENS_FOLDERS:
         yield os.stat(path).st_ino
@@ -88,10 +88,10 @@ def exclusive_lock(path: Path) -> Iterator[bool]:
 
 
 def _open_shared(path: Path) -> int:
-    """Return a descriptor of the folder that has this name, with the shared lock on it."""
+    """Return a descriptor of the folder at `path`, with the shared lock held."""
     for _ in range(_ATTEMPTS):
         descriptor = os.open(path, system.flags("O_RDONLY", "O_DIRECTORY", "O_CLOEXEC"))
-        # without locks no folder is removed that might be in use
+        # without locks, no process removes a folder that might be in use
         if _lock(descriptor, "LOCK_SH") is not False and _is_same_folder(path, descriptor):
             return descriptor
         os.close(descriptor)
@@ -100,7 +100,7 @@ def _open_shared(path: Path) -> int:
 
 
 def _lock(descriptor: int, kind: str) -> bool | None:
-    """Return whether a lock on a folder could be taken; None on a file system without locks."""
+    """Return whether a lock on a folder was taken; None on a file system without locks."""
     try:
         system.fcntl.flock(descriptor, getattr(system.fcntl, kind) | system.fcntl.LOCK_NB)
     except BlockingIOError:
@@ -111,7 +111,7 @@ def _lock(descriptor: int, kind: str) -> bool | None:
 
 
 def _is_same_folder(path: Path, descriptor: int) -> bool:
-    """Return whether the path still names the folder of the descriptor."""
+    """Return whether the path still refers to the descriptor's folder."""
     opened = os.fstat(descriptor)
     try:
         current = os.stat(path)

@@ -1,4 +1,4 @@
-"""Preparation of a picture before a model reads it: a property of the model, which its bundle states."""
+"""Preparation of a picture for a model: a property of the model, stated in its bundle."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -11,7 +11,7 @@ _Level = Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)]
 _Deviation = Annotated[float, msgspec.Meta(ge=1e-6, le=1e6)]
 _Pixels = Annotated[int, msgspec.Meta(ge=1, le=1 << 14)]
 
-#: Forms in which a caller may give a `Preprocessing`.
+#: Hint on the form of a `Preprocessing`.
 TABLE_HINT = 'write a table such as {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}; docs/reference/bundle-format.md lists its keys'
 
 #: Maximum number of pixels of a picture after the resize: 200 MB of colours.
@@ -21,18 +21,18 @@ MAX_PIXELS = 1 << 26
 class Preprocessing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Resize, crop at the centre, normalise."""
 
-    mean: tuple[_Level, _Level, _Level] = (0.485, 0.456, 0.406)  # Of red, green and blue, in 0 to `range`.
-    std: tuple[_Deviation, _Deviation, _Deviation] = (0.229, 0.224, 0.225)  # Standard deviation of each.
+    mean: tuple[_Level, _Level, _Level] = (0.485, 0.456, 0.406)  # Mean of red, green and blue, on a scale from 0 to `range`.
+    std: tuple[_Deviation, _Deviation, _Deviation] = (0.229, 0.224, 0.225)  # Standard deviation of each colour.
     crop: Annotated[float, msgspec.Meta(ge=0.01, le=1)] = 0.875  # Share of the shorter side that the crop keeps.
-    size: _Pixels | None = None  # Shorter side after the resize, pixels; None for what `crop` asks for.
-    #: Interpolation of the resize, by Pillow's names; smaller pictures are averaged.
+    size: _Pixels | None = None  # Shorter side after the resize, pixels; None to derive it from `crop`.
+    #: Interpolation of the resize, by Pillow's names; pixels are averaged when a picture shrinks.
     interpolation: Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"] = "bilinear"
-    squash: bool = False  # Whether the resize gives both sides the size of `crop`, whatever their ratio was.
-    channels: Literal["rgb", "bgr"] = "rgb"  # Order in which the model reads the colours.
+    squash: bool = False  # Whether the resize gives both sides the size of `crop`, whatever their ratio.
+    channels: Literal["rgb", "bgr"] = "rgb"  # Order of the colours in the model's input.
     range: Literal[1, 255] = 1  # Value of the brightest pixel before the mean is subtracted.
 
     def resized_size(self, width: int, height: int, target: tuple[int, int]) -> tuple[int, int]:
-        """Return the size of a picture of `width` × `height` after the resize, never smaller than `to`, the crop."""
+        """Return the size of a picture of `width` × `height` after the resize, never smaller than `target`, the crop."""
         target_width, target_height = target
         if self.squash and self.size is None:
             size = round(target_width / self.crop), round(target_height / self.crop)
@@ -41,7 +41,7 @@ class Preprocessing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             resized_side = (
                 round(shorter_side * max(target_height / height, target_width / width) / self.crop) if self.size is None else self.size
             )
-            # as torchvision: the longer side is cut off, not rounded
+            # as in torchvision: the longer side is truncated, not rounded
             size = int(resized_side * width / shorter_side), int(resized_side * height / shorter_side)
         if self.size is None:
             size = max(target_width, size[0]), max(target_height, size[1])
@@ -61,7 +61,7 @@ class Preprocessing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return the same preprocessing with other values.
 
         Args:
-            values: By name; others stay as they are, but for a `size` that a `crop` replaces.
+            values: Values by name; other values stay the same, except for a `size`, which a new `crop` replaces.
         """
         fields: dict[str, Any] = msgspec.to_builtins(self)
         if values.get("crop") is not None:
@@ -69,7 +69,7 @@ class Preprocessing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.convert(fields | dict(values), Preprocessing)
 
     def problem(self, shape: Sequence[int]) -> str | None:
-        """Return why a model's input of `shape` cannot be read so, as the end of a sentence; None if it can."""
+        """Return why pictures cannot be prepared for a model's input of `shape`, as the end of a sentence; None if they can."""
         if len(shape) != 4 or shape[1] != 3:
             return f"is one of colour pictures, the model reads {list(shape)[:8]}"
         if self.size is not None and self.size < min(shape[2:]):
@@ -77,23 +77,23 @@ class Preprocessing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return None
 
     def to_json(self) -> dict[str, Any]:
-        """For the record; `crop` is None where `size` decides."""
+        """Return the fields as JSON values for a record; `crop` is None if `size` decides."""
         stated: dict[str, Any] = msgspec.to_builtins(self)
         return stated | {"mean": list(self.mean), "std": list(self.std), "crop": None if self.size is not None else self.crop}
 
 
-#: Most weights of torchvision and timm for ImageNet expect this (224 of 256 pixels); the default where nothing is stated.
+#: Preprocessing of most ImageNet weights of torchvision and timm (224 of 256 pixels); the default for models that state none.
 IMAGENET = Preprocessing()
 
 
 def requested_preprocessing(
     stated: Preprocessing, requested: Preprocessing | Mapping[str, Any] | None, shape: Sequence[int]
 ) -> Preprocessing:
-    """Return a caller's preprocessing in place of the model's.
+    """Return the preprocessing that a caller requests in place of the model's.
 
     Args:
         requested: A complete preprocessing, or the values to change; None for the stated one.
-        shape: Of the model's input, batch first.
+        shape: Shape of the model's input, batch first.
     """
     if requested is None:
         return stated

@@ -22,10 +22,10 @@ MAX_TENSOR_ELEMENTS = 1 << 30
 
 
 def graph_problems(manifest: Manifest) -> Iterator[str]:
-    """Return the defects of the manifest's graph, one sentence each.
+    """Yield the defects of the manifest's graph, one sentence each.
 
-    Each tensor has one writer and at least one reader, both lists are in
-    topological order, and the shapes of each join add up.
+    Each tensor must have one writer and at least one reader, both lists must be in
+    topological order, and the shapes of each join must add up.
     """
     steps = [s.name for s in manifest.subgraphs] + [j.name for j in manifest.joins]
     if not manifest.subgraphs:
@@ -71,7 +71,7 @@ def graph_problems(manifest: Manifest) -> Iterator[str]:
 
 
 def _consistency_end_problems(manifest: Manifest) -> Iterator[str]:
-    """Yield the model and each subgraph read and write something, and nothing twice; results have a name each."""
+    """Yield missing or repeated inputs and outputs of the model and its subgraphs, and wrong names of results."""
     names = manifest.results
     if names and (len(set(names)) != len(manifest.outputs) or len(names) != len(manifest.outputs) or not all(names)):
         yield f"its {len(manifest.outputs)} outputs are called {', '.join(name or 'nothing' for name in names[:8])}"
@@ -106,7 +106,7 @@ def _tensor_problems(manifest: Manifest, reads: dict[str, tuple[str, ...]], writ
 
 
 def _row_problems(subgraph: SubgraphEntry, tensors: dict[str, Tensor]) -> Iterator[str]:
-    """Yield a subgraph reads existing rows, of images with an axis of rows."""
+    """Yield rows in a subgraph that do not exist, or that belong to a tensor without an axis of rows."""
     for name, (start, stop) in subgraph.rows.items():
         if name not in subgraph.inputs:
             yield f"`{subgraph.name}` states rows of `{name[:80]}`, which it does not read"
@@ -120,7 +120,7 @@ def _row_problems(subgraph: SubgraphEntry, tensors: dict[str, Tensor]) -> Iterat
 
 
 def _order_problems(manifest: Manifest, reads: dict[str, tuple[str, ...]], writes: dict[str, tuple[str, ...]]) -> Iterator[str]:
-    """Yield each list must be in topological order; both together must have no cycle."""
+    """Yield lists of subgraphs and joins that are not in topological order, or that have a cycle."""
     available = set(manifest.inputs)
     remaining = {"subgraphs": deque(s.name for s in manifest.subgraphs), "joins": deque(j.name for j in manifest.joins)}
     progress = True
@@ -152,7 +152,7 @@ def _join_problems(join: JoinEntry, inputs: list[Tensor], output: Tensor) -> Ite
 
 
 def file_problems(path: Path, folder: OpenFolder, manifest: Manifest, *, hashes: bool) -> Iterator[str]:
-    """Return defects of a bundle's files, one sentence each, without reading their content."""
+    """Yield defects of a bundle's files, one sentence each, without checking their graphs."""
     for name in _used_files(manifest):
         if name not in manifest.files:
             yield f"{path / 'bundle.json'} uses the file `{name}` without stating its size and hash"
@@ -171,7 +171,7 @@ def file_problems(path: Path, folder: OpenFolder, manifest: Manifest, *, hashes:
 
 
 def onnx_problems(path: Path, folder: OpenFolder, manifest: Manifest) -> Iterator[str]:
-    """Return the defects of a bundle's unchanged ONNX files, one sentence each."""
+    """Yield the defects of a bundle's unchanged ONNX files, one sentence each."""
     compiled = {name for files in manifest.contexts.values() for name in files.values()}
     work: dict[str, int] = {}
     for name in manifest.files:
@@ -183,7 +183,7 @@ def onnx_problems(path: Path, folder: OpenFolder, manifest: Manifest) -> Iterato
             opened = open_onnx(folder.root / name)
             if missing := _missing_location(opened, name, manifest):
                 yield f"{path / name} keeps weights in `{missing}`, which is not a file of the bundle"
-            # code for a DSP is one opaque operator, and runs only if its user trusts it
+            # code for a DSP is one opaque operator, and runs only if the user trusts it
             elif name not in compiled and (manifest.own is None or name != manifest.own.file):
                 work[name] = opened.cost.work
                 yield from _end_problems(path, opened, name, manifest)
@@ -195,7 +195,7 @@ def onnx_problems(path: Path, folder: OpenFolder, manifest: Manifest) -> Iterato
 
 
 def check_source_file(path: Path, own: SourceFile) -> set[str]:
-    """Refuse the user's own file if running it is unbounded work; return the files of its external weights."""
+    """Refuse the user's own file if running it would be unbounded work; return the files of its external weights."""
     if path.suffix == ".tflite":
         open_tflite(path)
         return set()
@@ -205,7 +205,7 @@ def check_source_file(path: Path, own: SourceFile) -> set[str]:
         kind, shape = value.type.tensor_type, value.type.tensor_type.shape
         kind.elem_type = kind.elem_type or FLOAT
         if value.name in sizes:
-            # sizes that the file leaves open are those that the bundle has
+            # sizes that the file leaves open are those of the bundle
             del shape.dim[:]
             for size in sizes[value.name]:
                 shape.dim.add().dim_value = size
@@ -214,7 +214,7 @@ def check_source_file(path: Path, own: SourceFile) -> set[str]:
 
 
 def is_safe_path(name: str) -> bool:
-    """Return whether a file's name in a manifest stays inside of the bundle."""
+    """Return whether a file name in a manifest stays inside the bundle."""
     path = PurePosixPath(name)
     return (
         bool(path.parts)
@@ -236,7 +236,7 @@ def _used_files(manifest: Manifest) -> list[str]:
 
 
 def _file_problem(folder: OpenFolder, manifest: Manifest, name: str, *, hashes: bool) -> str:
-    """Return the defect of one file; empty if it has none."""
+    """Return the defect of one file, or an empty string."""
     path, entry = folder.root / name, manifest.files[name]
     if not path.exists() and not path.is_symlink():
         return "is missing"
@@ -255,7 +255,7 @@ def _file_problem(folder: OpenFolder, manifest: Manifest, name: str, *, hashes: 
 
 
 def _missing_location(opened: OnnxFile, name: str, manifest: Manifest) -> str:
-    """Return a file of external weights that is not a hashed file of the bundle; empty if there is none."""
+    """Return a file of external weights that is not a hashed file of the bundle, or an empty string."""
     for location in opened.external:
         file = str(PurePosixPath(name).parent / location) if is_safe_path(location) else None
         if file not in manifest.files:
@@ -264,7 +264,7 @@ def _missing_location(opened: OnnxFile, name: str, manifest: Manifest) -> str:
 
 
 def _end_problems(path: Path, opened: OnnxFile, name: str, manifest: Manifest) -> Iterator[str]:
-    """Yield the inputs and outputs of a file must be the tensors that the manifest states: buffers are made for those."""
+    """Yield inputs and outputs of a file that differ from the manifest's tensors, for which buffers are created."""
     tensors = {tensor.name: tensor for tensor in manifest.tensors}
     stated: list[tuple[tuple[str, ...], tuple[str, ...], Mapping[str, Rows]]]
     stated = [(entry.inputs, entry.outputs, entry.rows) for entry in manifest.subgraphs if entry.file == name]

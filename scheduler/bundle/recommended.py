@@ -1,4 +1,4 @@
-"""The undivided networks of a bundle, each as a bundle of one subgraph."""
+"""The unbranched networks of a bundle, each as a bundle with one subgraph."""
 
 from dataclasses import replace
 
@@ -13,10 +13,10 @@ from scheduler.formats.onnx import open_onnx
 
 
 def as_recommended(bundle: Bundle) -> Bundle:
-    """Return a bundle whose only subgraph is the network that is recommended instead of branches, on its processor; else the bundle itself.
+    """Return a bundle with the recommended unbranched network as its only subgraph, or the bundle itself if branches are recommended.
 
     Raises:
-        StretchError: If the bundle was written without that network.
+        StretchError: If the bundle does not contain that network.
     """
     manifest = bundle.manifest
     if manifest.recommended in ("branched", "no clear winner"):
@@ -32,16 +32,16 @@ def as_recommended(bundle: Bundle) -> Bundle:
 
 
 def whole_on(bundle: Bundle, name: str, file: str, processor: str, precision: Precision = "fp32") -> Bundle:
-    """Return a bundle whose only subgraph is a whole network on one processor.
+    """Return a bundle with a whole network on one processor as its only subgraph.
 
     Args:
-        name: Of the network, as controls are called.
-        file: It, in the bundle.
+        name: Name of the network, as in `controls`.
+        file: File of the network in the bundle.
     """
     manifest = bundle.manifest
     inputs, outputs = (tuple(ends) for ends in open_onnx(bundle.file(file)).ends)
     macs = manifest.control_macs.get(name, manifest.model.macs)
-    # it reads and writes the same tensors as the branches, under its own names
+    # the network reads and writes the same tensors as the branches, under other names
     tensors = {tensor.name: tensor for tensor in manifest.tensors}
     crossing = [(tensor_name, tensors[then], "input", name) for tensor_name, then in zip(inputs, manifest.inputs, strict=True)]
     crossing += [(now, tensors[then], name, "output") for now, then in zip(outputs, manifest.outputs, strict=True)]

@@ -1,7 +1,7 @@
-"""Signatures of bundles: hashes prove that a bundle is whole, only a signature proves who made it.
+"""Signatures of bundles: hashes prove that a bundle is complete, only a signature proves who made it.
 
-Whoever changes a file can state its new hash as well. A signature (Ed25519, RFC 8032) proves that the description, which
-has the hashes of all other files, is as the holder of a key left it.
+Anyone who changes a file can also change its hash. A signature (Ed25519, RFC 8032) proves that the manifest, which
+contains the hashes of all other files, is unchanged since the holder of a key signed it.
 """
 
 import base64
@@ -22,25 +22,25 @@ from predictors.files import read_bytes
 SIGNATURE = "signature.json"
 MAX_BYTES = 64 << 10
 
-#: Start of signed content, so that a signature fits no other content.
+#: Prefix of the signed content, so that a signature is valid for no other kind of content.
 _PURPOSE = b"nn-stretch bundle 1\n"
 _KEY_HINT = "make one with `openssl genpkey -algorithm ed25519 -out key.pem`, and its public part with `openssl pkey -in key.pem -pubout`"
 
 
 class Signature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The file in the folder of a bundle's description."""
+    """The signature file next to a bundle's manifest."""
 
-    schema: Literal[1]  # Of this file.
-    algorithm: Literal["ed25519"]  # How it was signed.
-    key: str  # Public key that it was signed with, base64; only a hint, since anybody can put theirs here.
-    signature: str  # Of the description, base64.
+    schema: Literal[1]  # Schema of this file.
+    algorithm: Literal["ed25519"]  # Algorithm of the signature.
+    key: str  # Public key of the signer, base64; only a hint, because anyone can write their key here.
+    signature: str  # Signature of the manifest, base64.
 
 
 def fingerprint(key: bytes) -> str:
-    """Return a public key as people compare it: ``SHA256:`` and the base64 of its hash, as OpenSSH writes it.
+    """Return a public key in readable form: ``SHA256:`` and the base64 of its hash, as in OpenSSH.
 
     Args:
-        key: Its 32 bytes.
+        key: Public key of 32 bytes.
     """
     return f"SHA256:{base64.b64encode(hashlib.sha256(key).digest()).decode().rstrip('=')}"
 
@@ -52,10 +52,10 @@ def public_key(path: Path) -> bytes:
 
 
 def sign(folder: Path, description: bytes, key: Path) -> bytes:
-    """Return the sign a bundle's description; the signature is written next to it in one step.
+    """Sign a bundle's manifest, write the signature next to it in one step, and return the public key.
 
     Args:
-        description: Content of its `bundle.json`.
+        description: Content of the bundle's `bundle.json`.
         key: PEM file (PKCS #8) of an Ed25519 private key without a password.
     """
     private = _key(key, "private")
@@ -66,7 +66,7 @@ def sign(folder: Path, description: bytes, key: Path) -> bytes:
 
 
 def check_signature(folder: Path, description: bytes, keys: Sequence[bytes]) -> bytes:
-    """Return the key, among trusted ones, that signed a bundle's description."""
+    """Return the trusted key that signed a bundle's manifest."""
     hint = "its origin is unknown: get it again from a trusted source"
     file = folder / SIGNATURE
     if not file.exists():

@@ -1,4 +1,4 @@
-"""A manifest's statements in addition to its graph: the design, the planner's figures, the checks of the export."""
+"""A manifest's statements beyond its graph: the design, the planner's figures and the checks of the export."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -14,16 +14,16 @@ _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]
 
 _PRECISIONS = ("fp32", "fp16", "int8")
 
-#: Result in `checks` of the comparison of each file with torch; every other entry is a table.
+#: Keys of `checks` for the comparison of each file with torch; every other entry is a table.
 _EXPORT_CHECKS = {"tolerance", "max_error", "errors", "reference"}
 
-#: Key of `checks`: by tensor, how far torch's fp32 result is from that in float64, over the largest element.
+#: Key of `checks`: by tensor, the distance of torch's fp32 result from the one in float64, over the largest element.
 ROUNDING = "rounding"
 
-#: Largest such error that a bundle may state: with more, a wrong file could not be distinguished from a rounded one.
+#: Maximum of these errors in a bundle: with a larger one, a wrong file could not be told from a rounded one.
 MAX_ROUNDING = 0.01
 
-#: Largest difference between a figure and the value computed from its sources.
+#: Maximum difference between a figure and its value computed from other figures.
 _ROUNDING = 1e-3
 
 #: Maximum nesting of lists and tables in a manifest's statements.
@@ -31,7 +31,7 @@ _MAX_DEPTH = 12
 
 
 class _Branch(msgspec.Struct, frozen=True):
-    """Fields of a branch that subgraphs have to match; `stretch.planning.design.branch_design.BranchScale` has all of them."""
+    """Fields of a branch that subgraphs must match; `stretch.planning.design.branch_design.BranchScale` has all fields."""
 
     processor: _Name
     depth: _Count
@@ -39,7 +39,7 @@ class _Branch(msgspec.Struct, frozen=True):
 
 
 class _StatedSegment(msgspec.Struct, frozen=True):
-    """Fields of a segment that subgraphs and joins have to match."""
+    """Fields of a segment that subgraphs and joins must match."""
 
     name: _Name
     branches: Annotated[tuple[_Branch, ...], msgspec.Meta(min_length=1)]
@@ -54,7 +54,7 @@ class _StatedSide(msgspec.Struct, frozen=True):
 
 
 class _Design(msgspec.Struct, frozen=True):
-    """Fields of a design that the bundle's graph has to match."""
+    """Fields of a design that the bundle's graph must match."""
 
     segments: tuple[_StatedSegment, ...]
     version: Literal[1]
@@ -62,7 +62,7 @@ class _Design(msgspec.Struct, frozen=True):
 
 
 def statement_problems(manifest: Manifest) -> Iterator[str]:
-    """Return impossible statements of a manifest about its bundle, one sentence each."""
+    """Yield impossible statements of a manifest about its bundle, one sentence each."""
     yield from _preprocessing_problems(manifest)
     yield from _design_problems(manifest)
     yield from _predicted_problems(manifest.predicted)
@@ -99,7 +99,7 @@ def _design_problems(manifest: Manifest) -> Iterator[str]:
 def _segment_problems(segment: _StatedSegment, manifest: Manifest) -> Iterator[str]:
     entries = [entry for entry in manifest.subgraphs if entry.segment == segment.name]
     processors = [branch.processor for branch in segment.branches]
-    # A subgraph that was moved to another processor keeps the name of its branch.
+    # A subgraph moved to another processor keeps the name of its branch.
     branch_processors = {p for p in processors for entry in entries if p == entry.processor or entry.name == f"{segment.name}.{p}"}
     twice = len(set(processors)) != len(processors) and not join_of(segment.join).hands_on
     if twice or len(entries) != len(processors) or branch_processors != set(processors):
@@ -113,7 +113,7 @@ def _segment_problems(segment: _StatedSegment, manifest: Manifest) -> Iterator[s
 
 
 def _predicted_problems(predicted: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a bundle that was written without a plan has no figures; one with a plan has a makespan."""
+    """Yield problems of the planner's figures; a bundle without a plan has none, a bundle with a plan needs a makespan."""
     if not predicted:
         return
     yield from _number_problems("predicted", predicted)
@@ -136,7 +136,7 @@ def _is_word(key: str, value: str) -> bool:
 
 
 def _check_problems(manifest: Manifest) -> Iterator[str]:
-    """Yield the problems of the checks: those of its files, which a bundle written without torch lacks, and the tables of exports."""
+    """Yield problems of the checks: the comparison with torch, which bundles written without torch lack, and the tables of exports."""
     checks = manifest.checks
     yield from _number_problems("checks", checks, signed=True)
     results = checks.keys() - _EXPORT_CHECKS
@@ -174,7 +174,7 @@ def _error_problems(manifest: Manifest, tolerance: float | None) -> Iterator[str
 
 
 def _number_problems(location: str, value: Any, *, signed: bool = False, depth: int = 0) -> Iterator[str]:
-    """Yield the numbers in any statement that are not finite, or negative where none may be."""
+    """Yield the numbers in a statement that are not finite, or negative where that is not allowed."""
     if depth > _MAX_DEPTH:
         yield f"`{location[:80]}` is nested deeper than {_MAX_DEPTH} levels"
     elif isinstance(value, dict):
@@ -188,17 +188,17 @@ def _number_problems(location: str, value: Any, *, signed: bool = False, depth: 
 
 
 def _finite(value: float) -> bool:
-    """Return whether a number is finite as a float; whole numbers of JSON have no limit."""
+    """Return whether a number is finite as a float; whole numbers in JSON have no limit."""
     return abs(value) < 1e300
 
 
 def _number(value: object) -> float | None:
-    """Return a number from zero; None for anything else."""
+    """Return `value` as a float if it is a finite number from zero, else None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if _finite(value) and value >= 0 else None
 
 
 def _join_names(names: list[str]) -> str:
-    """Return the names for a sentence, the first few of many."""
+    """Return the names for a sentence; of many names only the first eight."""
     return ", ".join(name[:40] for name in names[:8]) + (", …" if len(names) > 8 else "")

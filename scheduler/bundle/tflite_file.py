@@ -1,4 +1,4 @@
-"""TFLite files that nn-stretch wrote: untrusted reading, their plan, and single signatures."""
+"""TFLite files written by nn-stretch: untrusted reading, their plan, and single signatures."""
 
 import hashlib
 from collections.abc import Mapping
@@ -29,12 +29,12 @@ _CODES = {kind.number: name for name, kind in OPERATORS.items()}
 class TfliteFile:
     """A checked TFLite file."""
 
-    path: Path  # Where it came from, for messages.
-    model: Mapping[str, Any]  # Its tables.
-    plan: TflitePlan  # Its plan.
+    path: Path  # Path of the file, for messages.
+    model: Mapping[str, Any]  # Tables of the file.
+    plan: TflitePlan  # Plan of the file.
 
     def ends(self, signature: str) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
-        """Return the names and shapes (NHWC) of a signature's inputs and outputs."""
+        """Return names and shapes (NHWC) of a signature's inputs and outputs."""
         definition = self._definition(signature)
         tensors = self.model["subgraphs"][definition["subgraph_index"]]["tensors"]
         inputs, outputs = (
@@ -43,10 +43,10 @@ class TfliteFile:
         return inputs, outputs
 
     def single_signature_file(self, signature: str) -> bytes:
-        """Return a file with one signature only.
+        """Return a file with a single signature.
 
-        A runtime prepares all subgraphs of the file it is given, weights
-        repacked included: one interpreter a signature would do it for each.
+        A runtime prepares all subgraphs of a file, including repacked weights;
+        with one interpreter per signature it would do so for each interpreter.
         """
         definition = self._definition(signature)
         graph = self.model["subgraphs"][definition["subgraph_index"]]
@@ -62,7 +62,7 @@ class TfliteFile:
         return bytes(TFLITE.encode(common | single))
 
     def operators(self, signature: str) -> list[tuple[str, str]]:
-        """Return the name of the tensor that each operator of a signature writes, and the operator's name in the schema."""
+        """Return for each operator of a signature the name of the tensor that it writes, and its name in the schema."""
         graph = self.model["subgraphs"][self._definition(signature)["subgraph_index"]]
         codes = [_CODES[code["builtin_code"]] for code in self.model["operator_codes"]]
         return [(graph["tensors"][op["outputs"][0]]["name"], codes[op["opcode_index"]]) for op in graph["operators"]]
@@ -81,7 +81,7 @@ def load_tflite(path: Path) -> TfliteFile:
 
 
 def parse_tflite(data: bytes, path: Path) -> TfliteFile:
-    """Check the content of a TFLite file."""
+    """Parse and check the content of a TFLite file."""
     try:
         model = TFLITE.decode(data)
         check_model(model)
@@ -103,7 +103,7 @@ def parse_tflite(data: bytes, path: Path) -> TfliteFile:
 
 
 def bundle_tflite(bundle: Bundle) -> tuple[bytes, TfliteFile]:
-    """Return a bundle's TFLite file, checked to be unchanged and to match the bundle, since runtimes trust its content."""
+    """Return a bundle's TFLite file after checking that it is unchanged and matches the bundle, because runtimes trust its content."""
     name = bundle.manifest.tflite
     if name is None:
         raise StretchError(
@@ -119,7 +119,7 @@ def bundle_tflite(bundle: Bundle) -> tuple[bytes, TfliteFile]:
 
 
 def check_same_plan(file: TfliteFile, manifest: Manifest) -> None:
-    """Raise StretchError unless a file's plan is that of the bundle: the same steps, tensors and precisions."""
+    """Raise StretchError unless a file's plan has the steps, tensors and precisions of the bundle."""
 
     def steps(tensors: tuple[Tensor, ...], subgraphs: tuple[SubgraphEntry, ...], joins: tuple[JoinEntry, ...]) -> Any:
         return (
@@ -134,12 +134,12 @@ def check_same_plan(file: TfliteFile, manifest: Manifest) -> None:
 
 
 def nhwc(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return a shape N×C×H×W as N×H×W×C; others stay."""
+    """Return a shape N×C×H×W as N×H×W×C; return other shapes unchanged."""
     return (shape[0], *shape[2:], shape[1]) if len(shape) == 4 else shape
 
 
 def _check_plan(file: TfliteFile) -> None:
-    """Raise StretchError unless the plan's steps are the signatures, with its tensors."""
+    """Raise StretchError unless the file has a signature with the right tensors for each step of the plan."""
     plan = file.plan
     shapes = {tensor.name: tensor.shape for tensor in plan.tensors}
     none: dict[str, Rows] = {}

@@ -1,1 +1,1 @@
-"""Runs under a clock that is only a number."""
+"""Simulated runs, whose clock is only a number."""

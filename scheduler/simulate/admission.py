@@ -1,8 +1,8 @@
-"""Whether several bundles can hold rates on the same processors, predicted by utilisation and a simulation.
+"""Admission: whether several bundles can hold their request rates on shared processors, by utilisation and a simulation.
 
-No order of subgraphs holds rates at which a processor had more to do than there is time: utilisation, as Liu and Layland (1973)
-have it. Below that it depends on who waits for whom: subgraphs are not interrupted, and branches wait for each other. So the
-requests are simulated, at equal distances and all beginning together, taking turns as those of a `Scheduler` do.
+If the rates need more time of a processor than there is, no order of subgraphs can hold them: utilisation, as in Liu and
+Layland (1973). Below that limit the waiting between subgraphs decides: they are not interrupted, and branches wait for each
+other. So the requests are simulated, periodic and all starting together, taking turns as in a `Scheduler`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,16 +17,16 @@ from scheduler.simulate.clock import Clock, TurnTaking
 from scheduler.simulate.networks import Network
 from scheduler.simulate.scene import MAX_RUNS, Arrivals, Scene
 
-#: Requests of the rarest demand that are simulated.
+#: Number of simulated requests of the demand with the lowest rate.
 REQUESTS = 100
 
-#: Requests of a demand that are simulated at most; of rates that are far apart the rarest has fewer than `REQUESTS` then.
+#: Maximum number of simulated requests of a demand; if rates are far apart, the lowest rate gets fewer than `REQUESTS`.
 MAX_REQUESTS = 20_000
 
 #: Tolerance of sums of shares above 1.
 _ROUNDING = 1e-9
 
-#: Halvings of the interval in which the greatest factor on all rates is looked for.
+#: Number of halvings of the interval in the search for the greatest factor on all rates.
 _HALVINGS = 8
 
 
@@ -35,13 +35,13 @@ class Demand:
     """Requested rate of a bundle.
 
     Args:
-        per_second: Requests a second, at equal distances.
-        deadline_ms: From a request to its output; None where there only has to be room for each request when it comes.
-        priority: As of a request.
-        weight: As of a `Scheduler`.
+        per_second: Requests per second, periodic.
+        deadline_ms: Maximum time from a request to its output; None if a free lane at each request is enough.
+        priority: Priority of the requests.
+        weight: Weight as in a `Scheduler`.
 
     Raises:
-        UsageError: If a number makes no sense.
+        UsageError: If a number is out of range.
     """
 
     per_second: float
@@ -50,7 +50,7 @@ class Demand:
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
+        """Check that all numbers are in range."""
         if not (isfinite(self.per_second) and 1e-6 <= self.per_second <= 1e6):
             raise UsageError(f"{self.per_second:g} requests a second are no rate", "a rate is from 1e-06 to 1e+06")
         check_deadline(self.deadline_ms)
@@ -58,10 +58,10 @@ class Demand:
 
 
 class DemandAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Rate and deadline of a bundle, and how the simulation meets them."""
+    """Rate and deadline of a bundle, and the result of the simulation."""
 
-    bundle: str  # Its name, such as its folder.
-    per_second: float  # Requests a second.
+    bundle: str  # Name of the bundle, such as its folder.
+    per_second: float  # Requests per second.
     deadline_ms: float | None  # Deadline; None if each request only needs a free lane.
     requests: int = 0  # Number of simulated requests; 0 if a processor is overloaded.
     missed: int = 0  # Number of late requests.
@@ -69,17 +69,17 @@ class DemandAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Admission(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the requested rates can be held."""
+    """Result of an admission check: whether the requested rates can be held."""
 
     holds: bool
-    reason: str  # Also where they can: then with how busy the busiest processor is.
+    reason: str  # Reason; if the rates can be held, the utilisation of the busiest processor.
     factor: float  # Largest factor on all rates that can be held; 0 if none.
-    busy: dict[str, float]  # Share of the time that each processor computes, exchanges and joins: above 1 where it cannot.
-    demands: tuple[DemandAnswer, ...]  # Of each bundle, in the order of the request.
+    busy: dict[str, float]  # Share of the time in which each processor computes, exchanges and joins; above 1 it is overloaded.
+    demands: tuple[DemandAnswer, ...]  # Result for each bundle, in the order of the request.
 
 
 def admit(networks: Sequence[Network], demands: Sequence[Demand], in_flight: int = 2, jitter: float = 0.0, seed: int = 0) -> Admission:
-    """Return whether bundles can be run at the rates that are asked for."""
+    """Return whether bundles can run at the requested rates."""
     names = [network.name for network in networks]
     if not names or len(set(names)) < len(names):
         raise UsageError("rates need bundles with distinct names", "give each bundle another name")
@@ -109,7 +109,7 @@ def admit(networks: Sequence[Network], demands: Sequence[Demand], in_flight: int
 
 
 def _busy(networks: Sequence[Network], demands: Sequence[Demand]) -> dict[str, float]:
-    """Return the share of the time that each queue is held by subgraphs; joins run on whichever is there and are left out."""
+    """Return the share of the time in which subgraphs hold each queue, without joins, which any queue may run."""
     busy: dict[str, float] = {}
     for network, demand in zip(networks, demands, strict=True):
         for name, place in network.placements.items():
@@ -119,7 +119,7 @@ def _busy(networks: Sequence[Network], demands: Sequence[Demand]) -> dict[str, f
 
 
 def _simulate(networks: Sequence[Network], demands: Sequence[Demand], scene: Scene) -> list[DemandAnswer]:
-    """Return how demands are met, simulated until the rarest has come often enough."""
+    """Return the result for each demand, simulated until the lowest rate has had enough requests."""
     periods = [1e3 / demand.per_second for demand in demands]
     span = min(max(REQUESTS * period for period in periods), min(MAX_REQUESTS * period for period in periods))
     order = sorted(range(len(networks)), key=lambda index: -periods[index])
@@ -149,7 +149,7 @@ def _simulate(networks: Sequence[Network], demands: Sequence[Demand], scene: Sce
 
 
 def _greatest(holds: Callable[[float], bool], low: float, high: float) -> float:
-    """Return the greatest factor between two that holds, as halving finds it."""
+    """Return the greatest factor from `low` to `high` that holds, found by halving."""
     if high > low and holds(high):
         return high
     for _ in range(_HALVINGS):

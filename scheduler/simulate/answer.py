@@ -1,4 +1,4 @@
-"""Simulation of a bundle, or of a table of steps, and its results as plain data: the fields of the structs are the keys of the JSON."""
+"""Simulation of a bundle or of a table of steps, with results as plain data: the fields of the structs are the keys of the JSON."""
 
 import contextlib
 import re
@@ -48,7 +48,7 @@ class BusyAnswer(msgspec.Struct, frozen=True, kw_only=True):
 class SimulatedPlan(msgspec.Struct, frozen=True, kw_only=True):
     """An alternative plan."""
 
-    bundle: str  # Its folder.
+    bundle: str  # Folder of the bundle.
     makespan_ms: float  # Latency without disturbances.
     inferences: int  # Number of inferences with this plan.
 
@@ -82,25 +82,25 @@ class HeatAnswer(msgspec.Struct, frozen=True, kw_only=True):
 class WorkloadAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Results of a concurrent workload."""
 
-    bundle: Path  # Its folder.
-    model: str  # Its network.
+    bundle: Path  # Folder of the workload's bundle.
+    model: str  # Name of its network.
     arrivals: str | None  # Arrival process; None for back-to-back inferences.
-    makespan_ms: float  # One inference with nothing that disturbs it.
-    inferences: int  # Number that ended before the last one of the first bundle.
-    p50_ms: float | None  # Median latency from request to output; None if none ended.
+    makespan_ms: float  # Latency of one inference without disturbances.
+    inferences: int  # Number of inferences that ended before the last one of the first bundle.
+    p50_ms: float | None  # Median latency from request to output; None if no inference ended.
     p90_ms: float | None  # 90th percentile.
     p99_ms: float | None  # 99th percentile.
-    deadline_ms: float | None  # Latency allowed; None if none was stated.
+    deadline_ms: float | None  # Allowed latency; None if not stated.
     missed: int | None  # Number of inferences over the deadline.
 
 
 class SimulateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of `stretch simulate`."""
 
-    bundle: Path  # Its folder, or the file of a table of steps.
-    model: str  # The network; of a table the name of its file.
-    device: str | None  # Simulated device; None for the times of a table alone.
-    planned_for: str | None  # Device of the plan; of a table the simulated one.
+    bundle: Path  # Folder of the bundle, or file of a table of steps.
+    model: str  # Name of the network; for a table, of its file.
+    device: str | None  # Simulated device; None if only the times of a table count.
+    planned_for: str | None  # Device of the plan; for a table, the simulated one.
     calibrated: bool  # Whether predicted times were fitted to measurements.
     source: str  # Source of the times.
     runs: int  # Number of inferences.
@@ -110,26 +110,26 @@ class SimulateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     frequencies: tuple[Frequency, ...]  # Changes of processor speed.
     jitter: float  # Standard deviation of the logarithm of computing times.
     seed: int  # Seed of the random numbers.
-    makespan_ms: float  # One inference with nothing that disturbs it.
+    makespan_ms: float  # Latency of one inference without disturbances.
     p50_ms: float  # Median latency, from request to output.
     p90_ms: float  # 90th percentile.
     p99_ms: float  # 99th percentile.
-    elapsed_ms: float  # From the start of the clock to the end of the last inference.
-    per_second: float  # Inferences a second in that time.
+    elapsed_ms: float  # Time from the start of the clock to the end of the last inference.
+    per_second: float  # Inferences per second in that time.
     busy: dict[str, BusyAnswer]  # Computing time of each processor, for all bundles.
-    communication_ms: float  # Exchanges and joins of one inference, mean, overlapping or not.
-    deadline_ms: float | None  # Latency allowed; None if none was stated.
+    communication_ms: float  # Mean time of exchanges and joins per inference, overlapping or not.
+    deadline_ms: float | None  # Allowed latency; None if not stated.
     missed: int | None  # Number of inferences over the deadline.
     #: Predicted latency of an ideal split over the processors; None if the bundle does not state it.
     ideal_split_ms: float | None
     ideal_fraction: float | None  # Ideal split over the median latency.
     efficiency: float | None  # Predicted time of the slowest branches over the median latency.
     plans: tuple[SimulatedPlan, ...]  # Alternative plans, this bundle first.
-    decisions: tuple[DecisionAnswer, ...]  # Decisions among them.
+    decisions: tuple[DecisionAnswer, ...]  # Decisions among the alternative plans.
     beside: tuple[WorkloadAnswer, ...]  # Concurrent workloads.
     shared: bool  # Whether bundles share processors by deadlines and weights, as in a `Scheduler`.
     admission: Admission | None  # Admission; None if not requested.
-    #: Energy of the processors in an inference, concurrent workloads included, mean; None where the profile states no power of one.
+    #: Mean energy of the processors per inference, including concurrent workloads; None if the profile lacks the power of one of them.
     energy_mj: float | None
     heat: HeatAnswer | None  # Temperature; None if not simulated.
     trace: Path | None  # File with the timeline.
@@ -141,21 +141,21 @@ class ConcurrentWorkload:
     """A concurrent workload: a bundle of another client on the same processors."""
 
     bundle: Bundle  # The bundle.
-    arrivals: Arrivals | None = None  # When its inferences are asked for; None for each as soon as the last one is over.
-    arrivals_text: str | None = None  # How arrivals were written.
-    deadline_ms: float | None = None  # Latency allowed; None for any.
+    arrivals: Arrivals | None = None  # Arrivals of requests; None to start each inference when the previous one ends.
+    arrivals_text: str | None = None  # Arrivals in the form of the command line.
+    deadline_ms: float | None = None  # Allowed latency; None for any.
 
 
 @dataclass(frozen=True)
 class AlternativeBundle:
     """Another plan of the network."""
 
-    name: str  # Its name.
-    bundle: Bundle  # Of this plan.
+    name: str  # Name of the plan.
+    bundle: Bundle  # Bundle of the plan.
 
 
 def parse_alternative(text: str, bundle: Bundle) -> AlternativeBundle:
-    """Return a plan to change to, as it is written on the command line."""
+    """Return an alternative plan from its form on the command line."""
     names = [word.strip() for word in text.split(",")]
     if set(names) <= {entry.processor for entry in bundle.manifest.subgraphs}:
         return AlternativeBundle(f"{bundle.path} on {','.join(names)}", replace(bundle, manifest=_on_processors(bundle.manifest, names)))
@@ -177,7 +177,7 @@ def parse_workload(text: str) -> ConcurrentWorkload:
 
 
 def prepare(bundle: Bundle, device: DeviceProfile, company: bool, warnings: list[str], name: str | None = None) -> Network:
-    """Return a bundle on a device (`name`: of the network; the bundle's folder if None)."""
+    """Return a bundle on a device as a network (`name`: its name; the bundle's folder if None)."""
     is_other_device = device.id != bundle.manifest.device
     manifest = with_predicted_times(bundle, device, repredict=is_other_device)
     untimed = [entry.name for entry in bundle.manifest.subgraphs if entry.predicted_ms is None]
@@ -190,7 +190,7 @@ def prepare(bundle: Bundle, device: DeviceProfile, company: bool, warnings: list
 
 
 def _on_processors(manifest: Manifest, names: Sequence[str]) -> Manifest:
-    """Return the plan on some of its processors: moved subgraphs compute in the precision that the plan has there."""
+    """Return the plan on some of its processors: moved subgraphs compute in the precision that the plan has on their new processor."""
     planned = {entry.processor: entry.planned_precision for entry in manifest.subgraphs}
     placed = choose_processors(manifest, names)
     entries = tuple(
@@ -201,7 +201,7 @@ def _on_processors(manifest: Manifest, names: Sequence[str]) -> Manifest:
 
 
 def _check(bundle: Bundle, device: DeviceProfile, scene: Scene, request: "SimulationRequest") -> None:
-    """Refuse workloads of other devices, bundles that cannot replace this one, and rates that were not stated."""
+    """Refuse workloads of other devices, bundles that cannot replace this one, and missing rates."""
     for workload in request.workloads:
         planned = workload.bundle.manifest.device
         if device.id == bundle.manifest.device != planned:
@@ -235,7 +235,7 @@ def _comparable_facts(first: Manifest, second: Manifest) -> list[tuple[str, obje
 
 
 def _ends(manifest: Manifest, names: Sequence[str]) -> str:
-    """Return the shapes of the inputs or outputs, in order."""
+    """Return the shapes of the inputs or outputs in order, as text."""
     shapes = {tensor.name: tensor.shape for tensor in manifest.tensors}
     return ", ".join("×".join(map(str, shapes[name])) for name in names)
 
@@ -244,18 +244,18 @@ def _ends(manifest: Manifest, names: Sequence[str]) -> str:
 class SimulationRequest:
     """Parameters of a simulation beyond its scene."""
 
-    arrivals: str | None = None  # How arrivals were written.
-    deadline_ms: float | None = None  # Latency allowed; None for any.
-    trace: Path | None = None  # File that gets the timeline.
+    arrivals: str | None = None  # Arrivals in the form of the command line.
+    deadline_ms: float | None = None  # Allowed latency; None for any.
+    trace: Path | None = None  # File for the timeline.
     alternatives: tuple[AlternativeBundle, ...] = ()  # Other plans of the network, among which a policy chooses (`scheduler.adapt`).
     workloads: tuple[ConcurrentWorkload, ...] = ()  # Concurrent workloads on the same processors.
-    thermal: Thermal | None = None  # How the chip heats up; None to leave that out.
-    shared: bool = False  # Whether bundles take turns on processors as those of a `Scheduler` do.
-    admit: bool = False  # Whether to say if the rates can be held; bundles take turns then.
+    thermal: Thermal | None = None  # Thermal model of the chip; None for no temperature.
+    shared: bool = False  # Whether bundles take turns on processors as in a `Scheduler`.
+    admit: bool = False  # Whether to check that the rates can be held; bundles then take turns.
     prefer: Prefer = "latency"  # The policy's preference among alternatives (`scheduler.adapt.policy.AdaptationRules`).
 
     def __post_init__(self) -> None:
-        """Check the combination."""
+        """Check the combination of parameters."""
         check_deadline(self.deadline_ms)
         if self.alternatives and (self.shared or self.admit):
             raise UsageError("alternatives of a bundle do not take turns with other bundles", "simulate the one or the other")
@@ -273,7 +273,7 @@ def simulate(
     """Simulate a bundle on its device.
 
     Args:
-        device: The device it was planned for, or another one: then times are those of its files by that profile.
+        device: Device of the plan, or another one, whose profile then predicts the times of the bundle's files.
         progress: Called after each `PROGRESS_EVERY` inferences.
     """
     warnings: list[str] = []
@@ -314,7 +314,7 @@ def simulate_steps(
     request: SimulationRequest,
     progress: Progress = silent,
 ) -> tuple[SimulateAnswer, SimulationResult]:
-    """Simulate a table of steps (`device`: whose links and contention count; None for the times of the table alone)."""
+    """Simulate a table of steps (`device`: provides links and contention; None for the times of the table alone)."""
     warnings: list[str] = []
     if request.alternatives or request.workloads or request.shared or request.admit:
         raise UsageError(f"{table.path} is a table of steps, which runs alone", "other plans and other clients are bundles: leave them out")
@@ -333,14 +333,14 @@ def simulate_steps(
 
 @dataclass(frozen=True)
 class _Subject:
-    """Subject of an answer."""
+    """The simulated bundle or table."""
 
-    path: Path  # A bundle's folder, or a table.
+    path: Path  # Folder of the bundle, or file of the table.
     model: str
     device: DeviceProfile | None
     planned_for: str | None
     calibrated: bool
-    figures: Mapping[str, Any]  # Figures of the plan, on its own device.
+    figures: Mapping[str, Any]  # Figures of the plan, on the plan's device.
 
 
 def _simulate(
@@ -352,7 +352,7 @@ def _simulate(
     warnings: list[str],
     progress: Progress,
 ) -> tuple[SimulateAnswer, SimulationResult]:
-    """Run the clock, and say what came of it."""
+    """Run the clock, and return the answer and the simulation."""
     all_networks = (*networks, *(network for network, _ in concurrent))
     alone_ms = [_makespan_ms(network) for network in all_networks]
     heat = None
@@ -497,20 +497,20 @@ def _workload(workload: ConcurrentWorkload, alone_ms: float, served: ClientResul
 def tracks(answer: SimulateAnswer, simulated: SimulationResult) -> dict[str, tuple[Trace, ...]]:
     """Return the groups of a timeline.
 
-    The inferences that were traced, at least one; those of other clients; which
-    plan was run and why; what else took of the processors meanwhile.
+    One group has the traced inferences, at least one; the others have those of other clients,
+    the plans in use with their reasons, and the load of other programs.
     """
     groups = {f"simulated on {answer.device or answer.model}": simulated.traces}
     first, last = simulated.traces[0].start_ns, max(trace.end_ns for trace in simulated.traces)
     for number, (workload, served) in enumerate(zip(answer.beside, simulated.clients[1:], strict=True), start=1):
-        # the empty trace aligns the start of all groups
+        # an empty trace aligns the start of all groups
         groups[f"other bundle, {number}: {workload.bundle}"] = (*served.traces, Trace((), first, first))
 
     def clipped_span(name: str, track: str, kind: Literal["load", "plan"], start_ms: float, end_ms: float, until: int) -> list[Span]:
         start, end = (min(max(round(moment * 1e6), first), until) for moment in (start_ms, end_ms))
         return [Span(name, track, track, kind, start, end)] if start < end else []
 
-    # decisions are few, and made after the inferences that are traced as well
+    # decisions are few, and are shown also after the traced inferences
     end_ns = max(last, round(answer.elapsed_ms * 1e6))
     boundaries = [0.0, *(decision.at_ms for decision in answer.decisions), answer.elapsed_ms]
     names = [
@@ -535,6 +535,6 @@ def tracks(answer: SimulateAnswer, simulated: SimulationResult) -> dict[str, tup
 
 
 def _number(stated: Mapping[str, Any], key: str) -> float | None:
-    """Return a positive figure of the plan, or None."""
+    """Return a figure of the plan if it is positive, else None."""
     value = stated.get(key)
     return float(value) if isinstance(value, int | float) and isfinite(value) and value > 0 else None

@@ -2,8 +2,8 @@
 
 Every running task has remaining work and a rate. The rate depends on background
 load, the frequency and temperature of the processor, and contention with other
-inferences in flight. Clients wait for each other's steps in the order in which they
-ask for a processor, or take turns as those of a `Scheduler` do.
+inferences in flight. Clients use a processor in the order of their requests for
+it, or take turns as in a `Scheduler`.
 """
 
 from collections import deque
@@ -42,31 +42,31 @@ _NS = 1e6
 #: Inferences between two progress reports.
 PROGRESS_EVERY = 1000
 
-#: States of a machine that are memoized; with many inferences in flight there are more than memory holds.
+#: Maximum number of memoized states; many inferences in flight have more states than fit in memory.
 _MAX_STATES = 4096
 
-#: Events of clients that take turns that are kept, with their answers.
+#: Maximum number of kept events, with their answers, of clients that take turns.
 MAX_EVENTS = 4096
 
 
 @dataclass(frozen=True)
 class TurnTaking:
-    """How clients take turns."""
+    """Parameters of clients that take turns."""
 
-    weights: tuple[float, ...] = ()  # Of the first clients; 1 of those that are not named.
-    patience_ms: float = PATIENCE_MS  # As of `scheduler.runtime.machine.Machine`.
+    weights: tuple[float, ...] = ()  # Weights of the first clients; 1 for further clients.
+    patience_ms: float = PATIENCE_MS  # Patience as in `scheduler.runtime.machine.Machine`.
 
 
 @dataclass(frozen=True)
 class TimedDecision:
-    """A decision of the policy, and when it was made."""
+    """A decision of the policy, with its time."""
 
-    at_ms: float  # On the simulation's clock.
+    at_ms: float  # Time on the simulation's clock.
     decision: PlanDecision  # The decision and its reason.
 
 
 class SimulatedStep:
-    """A step of a lane on a queue, which is started many times."""
+    """A step of a lane on a queue, started once per inference."""
 
     __slots__ = (
         "column",
@@ -86,16 +86,16 @@ class SimulatedStep:
     def __init__(self, engine: "Engine", start: Start, step_time: StepTime, column: int | None, queue: str) -> None:
         self.engine, self.lane, self.name, self.queue = engine, start.lane, start.step, queue
         self.event = StepDone(start.lane, start.step, start.queue, start.client)
-        #: Queue that it waits for where several networks share processors: one of the device, or this client's own thread.
+        #: Queue that it waits for if several networks share processors: one of the device, or this client's own thread.
         self.waiting_line = (engine.number, start.queue) if start.queue == CALLING_THREAD else (0, start.queue)
         self.processor, self.parts, self.contention = step_time.processor, step_time.parts, step_time.contention
         self.overlaps_own_inference, self.feeder = step_time.overlaps_own_inference, step_time.feeder
-        #: Index of its factor among those of an inference; None for a join.
+        #: Index of its jitter factor among those of an inference; None for a join.
         self.column = column
 
 
 class RunningStep:
-    """A step that runs, and its current part."""
+    """A running step, with its current part."""
 
     __slots__ = ("activity", "began", "end", "part", "rate", "remaining", "since", "step")
 
@@ -103,17 +103,17 @@ class RunningStep:
         self.step = step
         self.part = 0
         self.activity: Activity = step.parts[0][0]
-        #: When the part began, how much of it remained at `since`, and when it ends if its rate stays, ms.
+        #: Start of the part, its work left at the time `since`, and its end if its rate stays the same, all in ms.
         self.began = self.remaining = self.since = self.end = 0.0
         self.rate = 1.0
 
 
-#: Answer of a machine: steps that start, and the lane that has ended.
+#: Answer of a machine: the steps to start, and the lane that has ended.
 Answer = tuple[tuple[SimulatedStep, ...], int | None]
 
 
 class SharedMachine:
-    """The state machine of clients who take turns.
+    """The state machine of clients that take turns.
 
     Args:
         now: The simulation's clock, ms.
@@ -135,7 +135,7 @@ class SharedMachine:
         self.engines[engine.client] = engine
 
     def handle(self, event: Event) -> Answer:
-        """Report an event to the machine."""
+        """Report an event to the machine, and return the answer."""
         answer = self.machine.handle(event)
         self.events.append((event, answer))
         starts = tuple(self.engines[start.client].step(start) for start in answer if isinstance(start, Start))
@@ -143,7 +143,7 @@ class SharedMachine:
 
 
 class Engine:
-    """Runs a network for a client: with its own or a shared state machine, and the lanes of its inferences."""
+    """Runs a network for a client, with a state machine and the lanes of its inferences."""
 
     def __init__(self, network: Network, scene: Scene, number: int, shared: SharedMachine | None) -> None:
         self.network, self.scene, self.number, self.shared = network, scene, number, shared
@@ -158,27 +158,27 @@ class Engine:
             shared.add(self)
         self.columns = {name: column for column, name in enumerate(network.plan.subgraphs)}
         self.free = deque(range(lanes))
-        #: Number, request and factors of the inference in each lane, its spans if it is traced, and what processors took for it.
+        #: Number, request time and factors of the inference in each lane, its spans if it is traced, and its computing time by processor.
         self.inference, self.requested_ms = [0] * lanes, [0.0] * lanes
         self.factors: list[list[float] | None] = [None] * lanes
         self.spans: list[list[Span] | None] = [None] * lanes
         self.computing_ms: list[dict[str, float]] = [{} for _ in range(lanes)]
 
     def begin(self, lane: int) -> Answer:
-        """Begin the inference of a lane."""
+        """Begin the inference in a lane."""
         if self.shared is None:
             return self._handle(lane, InputReady(lane))
         deadline_ms = None if self.scene.deadline_ms is None else self.requested_ms[lane] + self.scene.deadline_ms
         return self.shared.handle(InputReady(lane, self.client, self.shared.now(), deadline_ms, self.scene.priority))
 
     def end(self, step: SimulatedStep) -> Answer:
-        """End a step."""
+        """End a step, and return the machine's answer."""
         if self.shared is None:
             return self._handle(step, step.event)
         return self.shared.handle(StepDone(step.lane, step.name, step.queue, self.client, self.shared.now()))
 
     def _handle(self, key: object, event: Event) -> Answer:
-        """Report an event to the client's own machine."""
+        """Report an event to the client's own machine, and return the answer."""
         cached = self._node.answers.get(key)
         if cached is None:
             if len(self._table) > _MAX_STATES:
@@ -193,7 +193,7 @@ class Engine:
         return starts, next((instruction.lane for instruction in instructions if isinstance(instruction, Finish)), None)
 
     def step(self, start: Start) -> SimulatedStep:
-        """Return a step as the clock runs it."""
+        """Return a step in the form that the clock runs."""
         if start not in self._steps:
             queue = CALLING_THREAD if self._caller and isinstance(start, Join) else start.queue
             self._steps[start] = SimulatedStep(self, start, self.network.times[start.step], self.columns.get(start.step), queue)
@@ -201,10 +201,10 @@ class Engine:
 
 
 class ProbeRun:
-    """A running probe. Its processor is as busy as it was when the last inference ended.
+    """A running probe. Its processor is assumed to be as busy as at the end of the last inference.
 
     Args:
-        now: When it begins, ms.
+        now: Start of the probe, ms.
     """
 
     def __init__(self, probe: Probe, now: float, rate: float) -> None:
@@ -212,7 +212,7 @@ class ProbeRun:
         self._began, self._since, self._remaining, self._rate = now, now, probe.expected_ms, rate
 
     def duration_ms(self, now: float, rate: float) -> float | None:
-        """Return its duration, ms, if it has ended; else continue at another rate."""
+        """Return its duration in ms if it has ended; else continue at another rate and return None."""
         remaining = self._remaining - (now - self._since) * self._rate
         if remaining <= 0:
             return self._since + self._remaining / self._rate - self._began
@@ -224,8 +224,8 @@ class ClientRun:
     """The requests of one client, and their results.
 
     Args:
-        policy: Chooses; None for the first network always.
-        shared: State machine of clients who take turns; None for one of each network's own.
+        policy: Policy that chooses the network; None to use the first network always.
+        shared: State machine of clients that take turns; None for one machine per network.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class ClientRun:
         self.requested = self.ended = 0
         self._factors = {name: scene.factors(len(engine.columns), number) for name, engine in self.engines.items()}
         self._requests: Iterator[float] | None = None if scene.arrivals is None else scene.arrivals.times(scene.seed, number)
-        #: When the next inference is asked for; with no arrivals whenever there is a lane.
+        #: Time of the next request; without arrivals, as soon as a lane is free.
         self._request = -inf if self._requests is None else next(self._requests)
         self.latencies: dict[int, float] = {}
         self.ran: dict[str, int] = dict.fromkeys(self.engines, 0)
@@ -249,14 +249,14 @@ class ClientRun:
 
     @property
     def request(self) -> float:
-        """When the next inference begins, as far as the lanes are concerned; infinite where there is none or no room."""
+        """Time at which the next inference may begin; infinite if there is no further one or no free lane."""
         return self._request if self.requested < self.scene.runs and self.requested - self.ended < self.scene.in_flight else inf
 
     def begin(self, now: float) -> tuple[Engine, int]:
-        """Begin the next inference; return its engine and lane."""
+        """Begin the next inference, and return its engine and lane."""
         engine = self.engine
         lane = engine.free.popleft()
-        # the jitter of an inference depends on its number alone, whatever it runs
+        # the jitter of an inference depends on its number alone, whatever network it runs
         for name, factors in self._factors.items():
             lane_factors = next(factors)
             if name == engine.network.name:
@@ -270,7 +270,7 @@ class ClientRun:
         return engine, lane
 
     def finish(self, engine: Engine, lane: int, now: float, rates: Mapping[str, float]) -> None:
-        """An inference is over."""
+        """End an inference: keep its latency and trace, free its lane and inform the policy."""
         number, spans = engine.inference[lane], engine.spans[lane]
         self.latencies[number] = now - engine.requested_ms[lane]
         if spans is not None:
@@ -293,7 +293,7 @@ class ClientRun:
                 self._handle(ProbeMeasured(number, probe.processor, probe.expected_ms, ms), now, rates)
 
     def result(self) -> "ClientResult":
-        """Return the results of the inferences that are over."""
+        """Return the results of the finished inferences."""
         latencies = tuple(ms for _, ms in sorted(self.latencies.items()))
         return ClientResult(latencies, dict(self.ran), tuple(trace for _, trace in sorted(self.traces.items())), tuple(self.decisions))
 
@@ -311,7 +311,7 @@ class ClientRun:
 
 
 def span_of(task: RunningStep, now: float) -> Span:
-    """Return the part of a step that ended, in a trace."""
+    """Return the finished part of a step as a span of a trace."""
     step, start, end = task.step, round(task.began * _NS), round(now * _NS)
     if task.activity in ("subgraph", "join"):
         return Span(step.name, step.processor, step.queue, "join" if task.activity == "join" else "subgraph", start, end)
@@ -325,15 +325,15 @@ class ClientResult:
     latencies_ms: tuple[float, ...]  # Latencies of completed inferences, in the order of their requests.
     ran: Mapping[str, int]  # Number of inferences by network.
     traces: tuple[Trace, ...]  # Traces of the first inferences.
-    decisions: tuple[TimedDecision, ...]  # Decisions of the policy.
+    decisions: tuple[TimedDecision, ...]  # Decisions of the policy, in order.
 
 
 @dataclass(frozen=True)
 class SimulationResult:
     """Results of a simulation."""
 
-    clients: tuple[ClientResult, ...]  # The first client, whose last inference ends the simulation, and the concurrent workloads.
-    elapsed_ms: float  # From the start of the clock to the end of the first client's last inference.
+    clients: tuple[ClientResult, ...]  # The first client, whose last inference ends the simulation, then the concurrent workloads.
+    elapsed_ms: float  # Time from the start of the clock to the end of the first client's last inference.
     busy_ms: Mapping[str, float]  # Computing time of each processor, for all clients.
     communication_ms: float  # Total time of exchanges and joins, overlapping or not.
 
@@ -349,11 +349,11 @@ class SimulationResult:
 
 
 class Clock:
-    """A simulation.
+    """A simulation of clients on shared processors.
 
     Args:
         heat: Thermal model that throttles all processors; None for none.
-        sharing: Policy by which clients share processors; None for first come, first served.
+        sharing: Rules by which clients take turns; None for first come, first served.
     """
 
     def __init__(
@@ -369,7 +369,7 @@ class Clock:
         policy = Policy([alternative_of(alternative) for alternative in alternatives], rules) if len(alternatives) > 1 else None
         if policy is not None and sharing is not None:
             raise UsageError("alternatives of a bundle do not take turns with other bundles", "simulate the one or the other")
-        #: State of clients who share processors.
+        #: State machine of clients that take turns.
         self.shared = None if sharing is None else SharedMachine(sharing, lambda: self._now)
         self._clients = [ClientRun(alternatives, scene, policy, 0, self.shared)]
         self._clients += [
@@ -379,9 +379,9 @@ class Clock:
         self._first_client = self._clients[0]
         all_networks = [*alternatives, *(network for network, _ in workloads)]
         steps = [time for network in all_networks for time in network.times.values()]
-        #: Whether nothing slows anything down: inferences never overlap, and times contain the contention between steps of one inference.
+        #: Whether nothing slows steps down: inferences never overlap, and times contain the contention between steps of one inference.
         self._undisturbed = len(self._clients) == 1 and scene.in_flight == 1 and not any(time.overlaps_own_inference for time in steps)
-        #: Whether some processor slows others down, be it by what feeds it.
+        #: Whether a processor slows others down, if only by the thread that feeds it.
         self._has_contention = any(time.contention or time.feeder for time in steps)
         #: Whether several state machines share queues.
         self._has_lines = sharing is None and (len(self._clients) > 1 or (len(alternatives) > 1 and scene.in_flight > 1))
@@ -392,12 +392,12 @@ class Clock:
         self._busy = dict.fromkeys(processors, 0.0)
         self._communication = 0.0
         self._now = 0.0
-        self._running: list[RunningStep] = []  # in order of their start
-        self._lines: dict[object, deque[RunningStep]] = {}  # shared queues: the running task and those that wait
+        self._running: list[RunningStep] = []  # in order of start
+        self._lines: dict[object, deque[RunningStep]] = {}  # shared queues: the running task, then the waiting ones
         self._progress: Progress = silent
 
     def run(self, progress: Progress = silent, *, all_clients: bool = False) -> SimulationResult:
-        """Run all inferences; once."""
+        """Run all inferences; may be called only once."""
         self._progress = progress
         clients = self._clients if all_clients else [self._first_client]
         while any(client.ended < client.scene.runs for client in clients):
@@ -410,7 +410,7 @@ class Clock:
                 continue
             task, end_ms = self._next()
             change = self._free.until if self._heat is None else min(self._free.until, self._heat.until)
-            # of simultaneous events ends come first, so that ended tasks cause no contention
+            # of simultaneous events, ends come first, so that ended tasks cause no contention
             now = min(end_ms, change, request)
             if self._heat is not None:
                 self._heat.advance(now)
@@ -432,7 +432,7 @@ class Clock:
             self._free.change()
 
     def _shares(self) -> dict[str, float]:
-        """Return the utilisation of each processor, background load included."""
+        """Return the utilisation of each processor, including background load."""
         shares = {task.step.processor: 1.0 for task in self._running if task.activity not in ("in", "out")}
         for load in self._loads:
             if load.start_ms <= self._now < load.end_ms:
@@ -440,13 +440,13 @@ class Clock:
         return shares
 
     def _request(self) -> tuple[float, ClientRun]:
-        """Return the client with the next request that has a free lane, and its time."""
+        """Return the client with the earliest request and a free lane, with the request's time."""
         if len(self._clients) == 1:
             return self._first_client.request, self._first_client
         return min(((client.request, client) for client in self._clients), key=lambda pair: pair[0])
 
     def _next(self) -> tuple[RunningStep | None, float]:
-        """Return the task that ends next and its time; of simultaneous ones the first that started."""
+        """Return the task that ends next, and its end; of simultaneous ones, the first that started."""
         first, end_ms = None, inf
         for task in self._running:
             if task.end < end_ms:
@@ -454,7 +454,7 @@ class Clock:
         return first, end_ms
 
     def _start_steps(self, engine: Engine, answer: Answer) -> None:
-        """Start the steps that a state machine returns."""
+        """Start the steps in a state machine's answer."""
         starts, ended = answer
         for step in starts:
             task = RunningStep(step)
@@ -484,7 +484,7 @@ class Clock:
         task.end = self._now + remaining / task.rate if task.rate else inf
 
     def _end_part(self, task: RunningStep | None) -> None:
-        """End the current part of a task, and begin what follows."""
+        """End the current part of a task, and begin its next part or the next steps."""
         assert task is not None  # an inference in flight always has a running task
         step = task.step
         duration = self._now - task.began
@@ -524,7 +524,7 @@ class Clock:
         return {name: share * self._heat.speed for name, share in self._free.shares.items()}
 
     def _rate(self, task: RunningStep) -> float:
-        """Return the rate of a task; background load slows computation, not transfers."""
+        """Return the rate of a task; background load slows down computing, not transfers."""
         if task.activity in ("in", "out"):
             return 1.0
         rate = self._free.shares[task.step.processor]
@@ -536,7 +536,7 @@ class Clock:
         return rate * speed(step.processor, step.contention, self._feeders(step))
 
     def _feeders(self, step: SimulatedStep) -> dict[str, float]:
-        """Return the share of the CPU that feeding takes, for each other processor that computes a step and counts."""
+        """Return, for each other processor that computes a step, the share of the CPU that feeding it takes."""
         return {
             running.step.processor: running.step.feeder
             for running in self._running
@@ -556,7 +556,7 @@ class Clock:
 
 
 def predicted_trace(manifest: Manifest, device: DeviceProfile) -> Trace | None:
-    """Return a bundle's run on its device as the planner expects it, transfers as spans of their own (`scheduler.simulate.networks.step_times`)."""
+    """Return the planner's prediction of a bundle's run, with separate spans for transfers (`scheduler.simulate.networks.step_times`)."""
     if any(entry.predicted_ms is None for entry in manifest.subgraphs):
         return None
     network = Network(manifest.model.name, make_plan(manifest), device_placements(manifest, device), step_times(manifest, device))

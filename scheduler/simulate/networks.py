@@ -1,12 +1,12 @@
-"""Input of a simulation: a plan, where its steps run, and the time of each.
+"""Input of a simulation: a plan, the placement of its steps, and the time of each step.
 
-Of a bundle these are exchanges, computing and joins, as its plan states them or its device's profile predicts; of a table
-they are its rows. A step of a table waits for those that it needs and for its processor, which takes the first of the
-table that is ready; no step is interrupted. Without a device, transfers are steps of the table like any other. With one,
-a result that another processor needs moves over the device's links. Reading back from a GPU or a DSP goes through
-that processor's own queue, right behind the step: it waits for the running step and holds up the next one. Writing
-is part of the step that reads the result. Times of the table are those of each step alone then: processors that
-compute at the same time are slower by the profile's contention.
+For a bundle these are exchanges, computing and joins, from its plan or predicted by its device's profile; for a table
+they are its rows. A step of a table waits for the steps in its column `needs` and for its processor, which runs the first
+ready step in the order of the table; no step is interrupted. Without a device, transfers are steps of the table like any
+other. With a device, a result that another processor needs is moved over the device's links. Reading back from a GPU or
+DSP goes through that processor's own queue, directly after the step: it waits for the running step and delays the next
+one. Writing is part of the step that reads the result. The times of the table are then those of each step alone:
+processors that compute at the same time are slower by the profile's contention.
 """
 
 from collections.abc import Mapping
@@ -37,23 +37,23 @@ from scheduler.placement.place import Placement, place_subgraphs
 from scheduler.runtime.machine import CALLING_THREAD
 from scheduler.runtime.plan import ExecutionPlan, PlannedSubgraph, build_plan
 
-#: Activity in a part of a step: an inference begins, a tensor is transferred, a subgraph computed, its output taken back, branches
+#: Activity in a part of a step: an inference begins, a tensor is transferred, a subgraph computed, its output read back, branches
 #: joined.
 Activity = Literal["start", "in", "subgraph", "out", "join"]
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """Time of a step, with only the other branches of its segment running."""
+    """Time of a step while at most the other branches of its segment run."""
 
-    processor: str  # Processor of the device that is occupied.
-    parts: tuple[tuple[Activity, float], ...]  # Its activities one after the other, and the time of each, ms; at least one.
+    processor: str  # Processor of the device that the step occupies.
+    parts: tuple[tuple[Activity, float], ...]  # Activities in order with the time of each, ms; at least one.
     contention: ContentionFactors = field(
         default_factory=dict
-    )  # Factors on its computing time while other inferences compute on other processors.
-    #: Whether steps of its own inference count as well; the time of a plan's branches contains them already.
+    )  # Factors on the step's computing time while other inferences compute on other processors.
+    #: Whether steps of the same inference count as well; the predicted times of a plan's branches already contain them.
     overlaps_own_inference: bool = False
-    feeder: float = 0.0  # Share of the CPU that the thread takes which feeds the processor while it computes.
+    feeder: float = 0.0  # Share of the CPU taken by the thread that feeds the processor while it computes.
 
     @classmethod
     def of(
@@ -66,13 +66,13 @@ class StepTime:
         feeder: float = 0.0,
         start_ms: float = 0.0,
     ) -> "StepTime":
-        """Return a subgraph with its transfers and the start of an inference, without steps that take no time."""
+        """Return a subgraph's time with its transfers and the start of an inference, without parts that take no time."""
         parts: tuple[tuple[Activity, float], ...] = (("start", start_ms), ("in", in_ms), ("subgraph", ms), ("out", out_ms))
         return cls(processor, tuple(part for part in parts if part[1]) or (("subgraph", 0.0),), contention or {}, feeder=feeder)
 
 
 def device_placements(manifest: Manifest, device: DeviceProfile) -> dict[str, Placement]:
-    """Return where each subgraph runs on the device: a queue for each processor."""
+    """Return the placement of each subgraph on the device: one queue per processor."""
     used = dict.fromkeys(entry.processor for entry in manifest.subgraphs)
     return place_subgraphs(manifest.subgraphs, {processor: device_placement(processor, device) for processor in used})
 
@@ -84,15 +84,15 @@ def device_placement(processor: str, device: DeviceProfile) -> Placement:
 
 
 def step_times(manifest: Manifest, device: DeviceProfile, *, concurrent: bool = False) -> dict[str, StepTime]:
-    """Return the time of each step of a bundle all of whose subgraphs have a predicted time.
+    """Return the time of each step of a bundle; all its subgraphs must have a predicted time.
 
     A subgraph takes its predicted time, and longer while other branches of its segment
-    compute; before it the tensors it reads are handed to its processor, and after it
-    the inputs of joins on the host are taken back.
+    compute; before it, its inputs are transferred to its processor, and after it, the
+    inputs of joins on the host are read back.
 
     Args:
-        others: Whether other inferences compute at the same time. They change the speed of subgraphs that are whole segments;
-            predicted times of branches contain contention already.
+        concurrent: Whether other inferences compute at the same time. They change the speed of subgraphs that are whole segments;
+            predicted times of branches already contain contention.
     """
     predictor = LatencyPredictor(device)
     times = {}
@@ -114,7 +114,7 @@ def step_times(manifest: Manifest, device: DeviceProfile, *, concurrent: bool = 
 
 
 def with_predicted_times(bundle: Bundle, device: DeviceProfile, *, repredict: bool = False) -> Manifest:
-    """Return the bundle's description with a time for each subgraph: the plan's, or where it has none, that of the file by the profile."""
+    """Return the manifest with a time for each subgraph: the plan's, else the profile's prediction for the subgraph's file."""
     entries = []
     for entry in bundle.manifest.subgraphs:
         if entry.predicted_ms is None or repredict:
@@ -125,31 +125,31 @@ def with_predicted_times(bundle: Bundle, device: DeviceProfile, *, repredict: bo
 
 
 def _branch_count(manifest: Manifest, entry: SubgraphEntry) -> int:
-    """On how many processors its segment runs."""
+    """Return the number of processors that run the subgraph's segment."""
     return len({other.processor for other in manifest.subgraphs if other.segment == entry.segment})
 
 
 def _predict_by_profile(bundle: Bundle, entry: SubgraphEntry, device: DeviceProfile) -> KernelsTime:
-    """Return the time of a subgraph's file."""
+    """Return the predicted time of a subgraph's file."""
     processor = device.processor(entry.processor)
     precision = entry.planned_precision if entry.planned_precision in processor.precisions else processor.default_precision
     return LatencyPredictor(device).predict(open_onnx(bundle.file(entry.file)).graph, entry.processor, precision).computing
 
 
 def _host(manifest: Manifest) -> str:
-    """Return the processor that joins, and that has the inputs and gets the outputs: the CPU, also where no subgraph runs on it."""
+    """Return the processor of joins, inputs and outputs: the CPU, even if no subgraph runs on it."""
     return host_among(entry.processor for entry in manifest.subgraphs) or HOST
 
 
 def _home_processor(manifest: Manifest) -> str:
-    """Return where an inference begins and ends: on the host, or on the one processor that runs all of it, one subgraph after the other."""
+    """Return the processor on which an inference begins and ends: the host, or the only processor of a chain of subgraphs."""
     names = {entry.processor for entry in manifest.subgraphs}
     chain = len({entry.segment for entry in manifest.subgraphs}) == len(manifest.subgraphs)
     return names.pop() if len(names) == 1 and chain else _host(manifest)
 
 
 def _start_ms(manifest: Manifest, predictor: LatencyPredictor, home: str) -> dict[str, float]:
-    """Return the time of an inference in addition to its steps, ms, by the first subgraph of each processor that needs no other."""
+    """Return the additional time in ms of an inference, by the first subgraph of each processor that reads an input."""
     tensors, processor = {tensor.name: tensor for tensor in manifest.tensors}, predictor.device.processor(home)
     precisions = (entry.planned_precision for entry in manifest.subgraphs if entry.processor == home)
     precision = next((precision for precision in precisions if precision in processor.precisions), None)
@@ -170,10 +170,10 @@ def _join_ms(manifest: Manifest, name: str, host: str, predictor: LatencyPredict
 
 
 def computing_beside(manifest: Manifest, starts: Mapping[str, float], device: DeviceProfile) -> dict[str, EndedWork]:
-    """Return how long each subgraph computes, and how much of that while other branches of its segment compute, ms.
+    """Return the computing time of each subgraph, and its overlap with other branches of the segment, ms.
 
     Args:
-        starts: When each begins to compute, from the start of its segment.
+        starts: Start of each subgraph's computing, from the start of its segment, ms.
     """
     computing: dict[str, EndedWork] = {}
     segments: dict[str, list[SubgraphEntry]] = {}
@@ -198,14 +198,14 @@ def computing_beside(manifest: Manifest, starts: Mapping[str, float], device: De
 
 
 def _stated(entry: SubgraphEntry) -> float:
-    """Return the time of a subgraph alone, ms."""
+    """Return the predicted time of a subgraph alone, ms."""
     if entry.predicted_ms is None:
         raise ValueError(f"`{entry.name}` has no predicted time")
     return entry.predicted_ms
 
 
 def _transfer_ms(manifest: Manifest, entry: SubgraphEntry, predictor: LatencyPredictor, home: str) -> tuple[float, float]:
-    """Return the transfers into and out of a subgraph, ms; inputs and outputs of the network are at `home`."""
+    """Return the times of transfers into and out of a subgraph, ms; the network's inputs and outputs are on `home`."""
     links = predictor.links
     tensors = {tensor.name: tensor for tensor in manifest.tensors}
     by_name = {sub.name: sub for sub in manifest.subgraphs}
@@ -214,7 +214,7 @@ def _transfer_ms(manifest: Manifest, entry: SubgraphEntry, predictor: LatencyPre
         producer = by_name.get(tensors[name].producer)
         holder = producer.processor if producer is not None else home
         shape = cut_shape(tensors[name].shape, entry.rows.get(name), tensors[name].layout)
-        # crosses in the precision of the processor that is not the CPU
+        # the transfer has the precision of the processor that is not the CPU
         precision = producer.planned_precision if is_host(entry.processor) and producer is not None else entry.planned_precision
         arriving += links.ms(holder, entry.processor, prod(shape), precision)
     for name in entry.outputs:
@@ -225,24 +225,24 @@ def _transfer_ms(manifest: Manifest, entry: SubgraphEntry, predictor: LatencyPre
 
 @dataclass(frozen=True)
 class Network:
-    """A bundle, as a simulation sees it."""
+    """A bundle or a table in the form that a simulation runs."""
 
     name: str  # Unique in a simulation.
     plan: ExecutionPlan  # Steps of each inference.
-    placements: Mapping[str, Placement]  # Where each subgraph runs.
-    times: Mapping[str, StepTime]  # Of each step.
-    #: Additional power of each processor while it computes, for a policy that minds energy.
+    placements: Mapping[str, Placement]  # Placement of each subgraph.
+    times: Mapping[str, StepTime]  # Time of each step.
+    #: Additional power in watts of each processor while it computes, for a policy that considers energy.
     watts: Mapping[str, float] = field(default_factory=dict)
 
 
 def alternative_of(network: Network) -> Alternative:
-    """Return the network as the policy sees it that chooses between several."""
+    """Return the network in the form of the policy that chooses among several."""
     plan, placements = network.plan, network.placements
     inline = next((place.queue for place in placements.values() if place.dispatch == "inline"), CALLING_THREAD)
     work = []
     for name in plan.order:
         time = network.times[name]
-        # other work on the host slows its joins as it slows its subgraphs
+        # other work on the host slows its joins down as it does its subgraphs
         computing = sum(ms for doing, ms in time.parts if doing in ("subgraph", "join"))
         queue = placements[name].queue if name in placements else inline
         work.append(
@@ -251,10 +251,10 @@ def alternative_of(network: Network) -> Alternative:
     return Alternative(network.name, tuple(work), network.watts)
 
 
-#: Steps of a table, at most.
+#: Maximum number of steps of a table.
 MAX_STEPS = 10_000
 
-#: The tensor that steps read which need no other.
+#: The tensor read by steps that need no other step.
 _INPUT = "(input)"
 
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
@@ -264,35 +264,35 @@ class TableStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A row of a table of steps; the fields are its columns."""
 
     name: _Name  # Unique in the table.
-    processor: _Name  # Processor that it occupies, such as ``gpu`` or ``cpu[1large]``.
-    ms: Annotated[float, msgspec.Meta(gt=0, le=MAX_MS)]  # How long.
-    needs: str = ""  # Names of the steps that end before it starts, separated by spaces or ``;``.
-    bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 50)] | None = None  # Size of its result, for transfers to other processors.
+    processor: _Name  # Processor that the step occupies, such as ``gpu`` or ``cpu[1large]``.
+    ms: Annotated[float, msgspec.Meta(gt=0, le=MAX_MS)]  # Duration, ms.
+    needs: str = ""  # Names of the steps that must end before it starts, separated by spaces or ``;``.
+    bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 50)] | None = None  # Size of its result in bytes, for transfers to other processors.
 
     @property
     def dependencies(self) -> tuple[str, ...]:
-        """The steps that it waits for."""
+        """Steps that it waits for."""
         return tuple(dict.fromkeys(self.needs.replace(";", " ").split()))
 
 
 @dataclass(frozen=True)
 class StepTable:
-    """A table of steps, checked."""
+    """A checked table of steps."""
 
-    path: Path  # Its file.
-    steps: tuple[TableStep, ...]  # In the order of the file.
+    path: Path  # File of the table.
+    steps: tuple[TableStep, ...]  # Steps in the order of the file.
 
     @property
     def processors(self) -> tuple[str, ...]:
-        """Names of the processors, in the order in which they come."""
+        """Names of the processors, in order of first use."""
         return tuple(dict.fromkeys(step.processor for step in self.steps))
 
 
 def read_steps(path: Path) -> StepTable:
-    """Return a table of steps.
+    """Read a table of steps.
 
     Args:
-        path: A CSV file with the columns `name`, `processor`, `ms`, and perhaps `needs` and `bytes`.
+        path: CSV file with the columns `name`, `processor`, `ms`, and optionally `needs` and `bytes`.
     """
     steps: list[TableStep] = []
     lines: dict[str, int] = {}
@@ -325,7 +325,7 @@ def read_steps(path: Path) -> StepTable:
 
 
 def steps_without_bytes(table: StepTable) -> tuple[str, ...]:
-    """Return the names of steps whose result another kind of processor needs, and whose size the table does not state."""
+    """Return the names of steps without stated size whose result another kind of processor needs."""
     kinds = {step.name: kind_of(step.processor) for step in table.steps}
     unsized = {step.name for step in table.steps if step.bytes is None}
     crossing = {name for step in table.steps for name in step.dependencies if kinds[name] != kinds[step.name]}
@@ -333,10 +333,10 @@ def steps_without_bytes(table: StepTable) -> tuple[str, ...]:
 
 
 def network_of_steps(table: StepTable, device: DeviceProfile | None) -> Network:
-    """Return the table as a simulation sees it.
+    """Return the table in the form that a simulation runs.
 
     Args:
-        device: Whose links, contention and power count; None for the times of the table alone.
+        device: Provides links, contention and power; None for the times of the table alone.
     """
     needed = {name for step in table.steps for name in step.dependencies}
     outputs = tuple(step.name for step in table.steps if step.name not in needed)
@@ -353,7 +353,7 @@ def network_of_steps(table: StepTable, device: DeviceProfile | None) -> Network:
 
 
 def _times_on_device(table: StepTable, device: DeviceProfile) -> dict[str, StepTime]:
-    """Return the transfers and computation of each step, by the links and the contention of a device."""
+    """Return the transfers and computing of each step, by the links and the contention of a device."""
     links, by_name = LatencyPredictor(device).links, {step.name: step for step in table.steps}
     families = {step.name: device.processor(step.processor).family for step in table.steps}
     readers: dict[str, set[str]] = {}

@@ -1,7 +1,7 @@
-"""Conditions of a simulation: arrivals of requests, load of processors, variation of times, and temperature of the chip.
+"""Conditions of a simulation: arrivals of requests, load on processors, variation of times, and temperature of the chip.
 
-One body warms up towards what the power of the moment would make of it in the end, by its time constant. Between two
-events the power does not change, so the temperature, and when it crosses a step, are formulas.
+One body approaches the final temperature for the current power, with its time constant. Between two events the power
+does not change, so formulas give the temperature and the time at which it crosses a throttling step.
 """
 
 import re
@@ -21,7 +21,7 @@ from scheduler.runtime.inputs import check_deadline, check_priority
 #: Number of inferences for which random numbers are drawn at a time.
 _CHUNK = 256
 
-#: Maximum of the milliseconds between requests and of the requests a second; the minimum is its inverse.
+#: Maximum of the ms between requests and of the requests per second; the minimum is its inverse.
 _MAX_NUMBER = 1e9
 
 _ARRIVALS_EXAMPLE = "write periodic:MS, as periodic:33.3, or poisson:RATE with requests a second, as poisson:30"
@@ -31,9 +31,9 @@ _ARRIVALS_EXAMPLE = "write periodic:MS, as periodic:33.3, or poisson:RATE with r
 class Arrivals:
     """Requests that arrive independently of answers."""
 
-    #: ``periodic``: the first at once, then at equal distances; ``poisson``: at random, independently of each other.
+    #: ``periodic``: the first at once, then at equal intervals; ``poisson``: at random, independently of each other.
     kind: Literal["periodic", "poisson"]
-    every_ms: float  # Time between two, on average.
+    every_ms: float  # Mean time between two requests, ms.
 
     def times(self, seed: int, client: int = 0) -> Iterator[float]:
         """Yield the endless arrival times, ms; each client has its own random times."""
@@ -48,7 +48,7 @@ class Arrivals:
 
 
 def parse_arrivals(text: str) -> Arrivals:
-    """Return the arrivals as they are written on the command line: ``periodic:MS`` or ``poisson:RATE``, the rate in requests a second."""
+    """Return arrivals from their form on the command line: ``periodic:MS`` or ``poisson:RATE``, the rate in requests per second."""
     form = re.fullmatch(r"(periodic|poisson):(.+)", text.strip())
     if form is None:
         raise UsageError(f"`{text}` does not describe arrivals", _ARRIVALS_EXAMPLE)
@@ -64,7 +64,7 @@ def parse_arrivals(text: str) -> Arrivals:
 #: Maximum start or end of a load, ms: about twelve days.
 MAX_MOMENT_MS = 1e9
 
-#: Tolerance of sums of shares, since 0.9 + 0.1 is not exactly 1.
+#: Tolerance of sums of shares, because 0.9 + 0.1 is not exactly 1.
 _ROUNDING = 1e-9
 
 _EXAMPLE = "write a share of a processor and the milliseconds between which it is taken, as gpu=0.9@50:155"
@@ -79,15 +79,15 @@ _FORM = re.compile(r"(?P<processor>[^=]+)=(?P<number>[^@=]+)@(?P<start>[^:@]+):(
 
 @dataclass(frozen=True)
 class Load:
-    """A load that takes a share of a processor for a while."""
+    """A load that takes a share of a processor for some time."""
 
     processor: str  # Processor of the device.
-    share: float  # Share that is taken, from 0 to 1.
+    share: float  # Share of the processor, from 0 to 1.
     start_ms: float  # Start, ms.
     end_ms: float  # End, ms.
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
+        """Check that all numbers are in range."""
         if not 0 <= self.share <= 1:
             raise UsageError(f"the load on {self.processor} takes {self.share:g} of it, which is no share", "a share is from 0 to 1")
         _check_times(f"the load on {self.processor}", self.start_ms, self.end_ms, _EXAMPLE)
@@ -95,15 +95,15 @@ class Load:
 
 @dataclass(frozen=True)
 class Frequency:
-    """Another speed of a processor for a while, as dynamic voltage and frequency scaling sets it."""
+    """Another speed of a processor for some time, as set by dynamic voltage and frequency scaling."""
 
     processor: str  # Processor of the device.
-    speed: float  # Factor on the speed that the profile's times are of.
+    speed: float  # Factor on the speed for which the profile's times hold.
     start_ms: float  # Start, ms.
     end_ms: float  # End, ms.
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
+        """Check that all numbers are in range."""
         if not MIN_SPEED <= self.speed <= MAX_SPEED:
             raise UsageError(
                 f"{self.processor} cannot run at {self.speed:g} of its speed",
@@ -113,17 +113,17 @@ class Frequency:
 
 
 def parse_loads(texts: Iterable[str]) -> tuple[Load, ...]:
-    """Return the loads as they are written on the command line, such as ``gpu=0.9@50:155``, several separated by commas."""
+    """Return loads from their form on the command line, such as ``gpu=0.9@50:155``, several separated by commas."""
     return tuple(Load(*parts) for parts in _windows(texts, "load", _EXAMPLE))
 
 
 def parse_frequencies(texts: Iterable[str]) -> tuple[Frequency, ...]:
-    """Return the speeds as they are written on the command line, such as ``gpu=0.5@100:500``, several separated by commas."""
+    """Return speeds from their form on the command line, such as ``gpu=0.5@100:500``, several separated by commas."""
     return tuple(Frequency(*parts) for parts in _windows(texts, "speed", _SPEED_EXAMPLE))
 
 
 def _windows(texts: Iterable[str], kind: str, example: str) -> Iterator[tuple[str, float, float, float]]:
-    """Yield the processor, number, start and end of each."""
+    """Yield processor, number, start and end of each entry."""
     for word in (word.strip() for text in texts for word in text.split(",")):
         form = _FORM.fullmatch(word)
         if form is None:
@@ -144,7 +144,7 @@ def _check_times(subject: str, start_ms: float, end_ms: float, example: str) -> 
 
 
 class FreeShares:
-    """Free share of each processor over time, after loads and clock frequencies."""
+    """Free share of each processor over time, reduced by loads and scaled by clock frequencies."""
 
     def __init__(self, loads: Sequence[Load], processors: Collection[str], frequencies: Sequence[Frequency] = ()) -> None:
         intervals: list[Load | Frequency] = [*loads, *frequencies]
@@ -167,13 +167,13 @@ class FreeShares:
             shares = {name: share * speeds.get(name, 1.0) if share > _ROUNDING else 0.0 for name, share in free.items()}
             self._changes.append((moment, shares))
         self._next = 0
-        #: Share of each processor that is free now, times its speed.
+        #: Current free share of each processor, times its speed.
         self.shares = dict.fromkeys(processors, 1.0)
-        #: When that changes next, ms; infinite if it does not.
+        #: Time of the next change, ms; infinite without one.
         self.until = moments[0] if moments else inf
 
     def change(self) -> None:
-        """Advance to the moment `until`."""
+        """Advance to the time `until`."""
         self.shares = self._changes[self._next][1]
         self._next += 1
         self.until = self._changes[self._next][0] if self._next < len(self._changes) else inf
@@ -192,7 +192,7 @@ def _speeds_at(frequencies: Sequence[Frequency], moment: float) -> dict[str, flo
 #: Maximum number of inferences in flight.
 MAX_IN_FLIGHT = 64
 
-#: Maximum number of inferences of a simulation: their times fit into memory.
+#: Maximum number of inferences of a simulation, whose times must fit into memory.
 MAX_RUNS = 1_000_000
 
 #: Maximum standard deviation of a time's logarithm, at which one time in twenty is over five times the predicted one.
@@ -203,20 +203,20 @@ MAX_JITTER = 1.0
 class Scene:
     """Inferences to simulate, and their disturbances."""
 
-    runs: int = 1  # Inferences.
-    in_flight: int = 1  # How many of them there may be at once.
-    arrivals: Arrivals | None = None  # Arrivals of requests; None to request each as soon as a lane is free.
+    runs: int = 1  # Number of inferences.
+    in_flight: int = 1  # Maximum number of inferences at once.
+    arrivals: Arrivals | None = None  # Arrivals of requests; None to request each inference as soon as a lane is free.
     loads: tuple[Load, ...] = ()  # Other work that takes a share of the processors.
-    frequencies: tuple[Frequency, ...] = ()  # When processors run at other speeds.
+    frequencies: tuple[Frequency, ...] = ()  # Changes of processor speed.
     jitter: float = 0.0  # Standard deviation of the logarithm of each subgraph's computing time, drawn again in each inference.
     seed: int = 0  # Seed of all random numbers.
-    traced: int = 0  # Inferences of which the spans are kept, the first ones.
-    #: Allowed latency, for clients that take turns (`scheduler.simulate.clock.TurnTaking`); None for any.
+    traced: int = 0  # Number of inferences, from the first, whose spans are kept.
+    #: Allowed latency for clients that take turns (`scheduler.simulate.clock.TurnTaking`); None for any.
     deadline_ms: float | None = None
-    priority: int = 0  # Priority, for clients that take turns; higher ones start first.
+    priority: int = 0  # Priority for clients that take turns; higher ones start first.
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
+        """Check that all numbers are in range."""
         if not 1 <= self.runs <= MAX_RUNS:
             raise UsageError(f"{self.runs} inferences cannot be simulated", f"from 1 to {MAX_RUNS} can")
         if not 1 <= self.in_flight <= MAX_IN_FLIGHT:
@@ -229,9 +229,9 @@ class Scene:
         check_priority(self.priority)
 
     def factors(self, subgraphs: int, client: int = 0) -> Iterator[list[float] | None]:
-        """Of each inference in turn the factors on its subgraphs' times, in the order of the plan; None where nothing jitters.
+        """Yield for each inference the factors on its subgraphs' times, in the order of the plan; None without jitter.
 
-        They depend on the seed, the client and the number of the inference alone: whatever disturbs a run, its jitter is the same.
+        The factors depend only on the seed, the client and the number of the inference, so other disturbances do not change the jitter.
         """
         rng = np.random.default_rng([self.seed, 0, client] if client else [self.seed, 0])
         while True:
@@ -241,7 +241,7 @@ class Scene:
                 yield None
 
 
-#: Time within which a crossing counts as now, ms: exponentials and logarithms round.
+#: Time in ms within which a crossing counts as now, because exponentials and logarithms are rounded.
 _NOW_MS = 1e-6
 
 
@@ -249,8 +249,8 @@ _NOW_MS = 1e-6
 class Power:
     """Power of a processor."""
 
-    computing_w: float  # While it computes at full speed, W.
-    idle_w: float  # While it does not, W.
+    computing_w: float  # Power while it computes at full speed, W.
+    idle_w: float  # Power while it is idle, W.
 
 
 def thermal_of(device: DeviceProfile) -> Thermal:
@@ -277,35 +277,35 @@ def powers(device: DeviceProfile, thermal: Thermal, processors: Collection[str])
 
 
 class Heat:
-    """The temperature over time."""
+    """The temperature of the chip over time."""
 
     def __init__(self, thermal: Thermal, power: Mapping[str, Power]) -> None:
         self.thermal, self._power = thermal, power
         self._level = 0
         self._watts = 0.0
         self._now = 0.0
-        #: °C, now and at most so far.
+        #: Current temperature and highest one so far, °C.
         self.temperature_c = self.hottest_c = thermal.ambient_c
-        #: When the speed changes next if the power stays, ms.
+        #: Time of the next change of speed if the power stays the same, ms.
         self.until = inf
-        #: How long any step was in force, ms, and how often the speed changed.
+        #: Total time under any throttling step, ms, and number of changes of speed.
         self.throttled_ms, self.changes = 0.0, 0
-        #: Energy of the processors, mJ; the rest of the chip is not in it.
+        #: Energy of the processors, mJ, without the rest of the chip.
         self.processors_mj = 0.0
         self.set({})
 
     @property
     def speed(self) -> float:
-        """Of the processors now, as a share of their profile's."""
+        """Current speed of the processors, as a share of the profile's speed."""
         return self.thermal.throttle[self._level - 1].speed if self._level else 1.0
 
     @property
     def slowest(self) -> float:
-        """The speed at the hottest that it was."""
+        """Speed at the highest temperature so far."""
         return min((step.speed for step in self.thermal.throttle if step.at_c <= self.hottest_c), default=1.0)
 
     def set(self, shares: Mapping[str, float]) -> None:
-        """From now on processors compute as stated."""
+        """Set the utilisation of each processor from now on."""
         scale = self.speed**self.thermal.power_exponent
         self._watts = 0.0
         for name, power in self._power.items():
@@ -314,7 +314,7 @@ class Heat:
         self.until = self._now + self._crossing_ms()
 
     def advance(self, now: float) -> None:
-        """Go on to a moment that is not behind `until`, ms."""
+        """Advance to a time that is not after `until`, ms."""
         spent = now - self._now
         if spent > 0:
             self.processors_mj += self._watts * spent
@@ -325,7 +325,7 @@ class Heat:
             self._now = now
 
     def change(self) -> None:
-        """The temperature is at a step: it is in force from now on, or no more."""
+        """Start or end the throttling step whose temperature has been reached."""
         up, down = self._bounds()
         if self._end_c() >= up:
             self.temperature_c, self._level = up, self._level + 1
@@ -335,18 +335,18 @@ class Heat:
         self.changes += 1
 
     def _end_c(self) -> float:
-        """Return where the temperature would end."""
+        """Return the temperature in °C that the current power would finally reach."""
         thermal = self.thermal
         return thermal.ambient_c + thermal.resistance_c_per_w * (self._watts + thermal.rest_w)
 
     def _bounds(self) -> tuple[float, float]:
-        """Return the temperatures at which the next step begins and the present one ends."""
+        """Return the temperatures at which the next step begins and the current one ends, °C."""
         steps = self.thermal.throttle
         up = steps[self._level].at_c if self._level < len(steps) else inf
         return up, steps[self._level - 1].at_c - self.thermal.hysteresis_c if self._level else -inf
 
     def _crossing_ms(self) -> float:
-        """Time until the next step, ms."""
+        """Return the time until the next step begins or ends, ms."""
         end, now = self._end_c(), self.temperature_c
         up, down = self._bounds()
         bound = up if end > up else down if end < down else None

@@ -1,11 +1,11 @@
 """Schedules of dependent jobs on several processors, in the order of the runtime.
 
-A processor that is free takes the first of its jobs, in the order of their list, that has all it reads; it never waits for an
-earlier one while a later one can start. The state machine (`scheduler.runtime.machine`) does the same with the subgraphs of a
-bundle, and `scheduler.simulate.clock` with steps whose rates change.
+A free processor runs the first job in its list whose inputs are ready; it never waits for an earlier job while a later one can
+start. The state machine (`scheduler.runtime.machine`) does the same with the subgraphs of a bundle, and
+`scheduler.simulate.clock` does it with steps whose rates change.
 
-The planner's timelines, the placement of portions, the baselines and the predictions of bundles use this evaluator: `schedule` decides
-who runs when, and `longest_path` says when jobs end if they keep that order and their times are others.
+The planner's timelines, the placement of portions, the baselines and the predictions of bundles use this module: `schedule` decides
+the order of jobs, and `longest_path` computes the ends of jobs in that order with other times.
 """
 
 import heapq
@@ -23,7 +23,7 @@ class Job:
     """Work that occupies one processor."""
 
     processor: str  # Name of the processor.
-    ms: float  # Duration, transfers of its inputs included.
+    ms: float  # Duration, including transfers of inputs.
     reads: tuple[int, ...] = ()  # Numbers of the jobs that write its inputs.
 
 
@@ -31,20 +31,20 @@ class Job:
 class Schedule:
     """Start and end of each job."""
 
-    starts: tuple[float, ...]  # Start of each, ms.
-    ends: tuple[float, ...]  # End of each, ms.
-    #: For each the jobs that it waits for: those that it reads from, and the one before it on its processor. It starts when the last of
-    #: them has ended.
+    starts: tuple[float, ...]  # Start of each job, ms.
+    ends: tuple[float, ...]  # End of each job, ms.
+    #: For each job, the jobs that it waits for: those that write its inputs, and the previous one on its processor. It starts when the
+    #: last of these ends.
     waits: tuple[tuple[int, ...], ...]
 
     @property
     def ms(self) -> float:
-        """From the start of the first job to the end of the last."""
+        """Time from the start of the first job to the end of the last, ms."""
         return max(self.ends, default=0.0)
 
 
 def schedule(jobs: Sequence[Job]) -> Schedule:
-    """Return the schedule of some jobs, each on its processor."""
+    """Return a schedule of the jobs, each on its processor."""
     readers, missing = waiting([job.reads for job in jobs])
     names = sorted({job.processor for job in jobs})
     starts, ends, before = run([names.index(job.processor) for job in jobs], [job.ms for job in jobs], readers, missing, len(names))
@@ -55,7 +55,7 @@ def schedule(jobs: Sequence[Job]) -> Schedule:
 
 
 def waiting(reads: Sequence[Collection[int]]) -> tuple[list[list[int]], list[int]]:
-    """Return the jobs that read from each job, and how many each reads from."""
+    """Return the jobs that read from each job, and the number of jobs that each reads from."""
     readers: list[list[int]] = [[] for _ in reads]
     missing = []
     for number, read in enumerate(reads):
@@ -69,12 +69,12 @@ def waiting(reads: Sequence[Collection[int]]) -> tuple[list[list[int]], list[int
 def run(
     processors: Sequence[int], ms: Sequence[float], readers: Sequence[Sequence[int]], missing: Sequence[int], count: int
 ) -> tuple[list[float], list[float], list[int | None]]:
-    """Return the result of `schedule` for frequent callers: starts, ends, and the job before each on its processor. `readers` and `missing` are of `waiting`."""
+    """Return starts, ends and the previous job on each job's processor; a faster `schedule`, with `readers` and `missing` from `waiting`."""
     left = list(missing)
     ready: list[list[int]] = [[] for _ in range(count)]
     for number, processor in enumerate(processors):
         if not left[number]:
-            ready[processor].append(number)  # in order, so it is a heap
+            ready[processor].append(number)  # in ascending order, so it is a heap
     starts, ends = [0.0] * len(processors), [0.0] * len(processors)
     before: list[int | None] = [None] * len(processors)
     last: list[int | None] = [None] * count
@@ -107,11 +107,11 @@ def run(
 
 
 def longest_path(ms: Sequence[Any], waits: Sequence[tuple[int, ...]]) -> list[Any]:
-    """Return the end of each job if it starts when the last of those that it waits for has ended.
+    """Return the end of each job if it starts when the last job that it waits for ends.
 
     Args:
-        ms: Duration of each job: a number, or an array of one element for each draw.
-        waits: Numbers of the jobs that each waits for, as in `Schedule.waits`.
+        ms: Duration of each job: a number, or an array with one element per draw.
+        waits: Numbers of the jobs that each job waits for, as in `Schedule.waits`.
     """
     ends: list[Any] = [0.0] * len(ms)
     for number in execution_order(tuple(waits)):
@@ -121,5 +121,5 @@ def longest_path(ms: Sequence[Any], waits: Sequence[tuple[int, ...]]) -> list[An
 
 @lru_cache(maxsize=256)
 def execution_order(waits: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
-    """Return the numbers of jobs, each after those that it waits for."""
+    """Return the numbers of all jobs, each after the jobs that it waits for."""
     return tuple(TopologicalSorter(dict(enumerate(waits))).static_order())
