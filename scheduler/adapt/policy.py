@@ -1,4 +1,4 @@
-"""The plan of the next inference, as a pure function of the times of the last ones (paper 003, section 7.4, figure 13).
+"""The plan of the next inference, as a pure function of the times of the last inferences (paper 003, section 7.4, figure 13).
 
 The policy compares the measured with the expected time of every processor after
 an inference. An exponential mean of the median of the last factors smooths
@@ -32,40 +32,40 @@ class PlannedWork:
     name: str  # Unique in its plan.
     processor: str  # Processor that it occupies.
     queue: str  # Queue of its processor, which runs one step at a time.
-    computing_ms: float  # Time on the processor, which grows with whatever else uses it.
-    other_ms: float  # Exchanges before and after it, which do not.
-    after: tuple[str, ...]  # Steps of the plan that have to be over before it begins.
+    computing_ms: float  # Time on the processor, which grows with the processor's other load.
+    other_ms: float  # Exchanges before and after it, whose time does not grow.
+    after: tuple[str, ...]  # Steps of the plan that must end before it begins.
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """A plan, as the policy sees it."""
+    """A plan in the policy's form."""
 
     name: str  # Unique among the alternatives.
-    work: tuple[PlannedWork, ...]  # Its steps, each behind those that it waits for.
+    work: tuple[PlannedWork, ...]  # Steps of the plan, each after the steps that it waits for.
     #: Additional power of each computing processor; empty if energy is irrelevant.
     watts: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
     def computing_ms(self) -> Mapping[str, float]:
-        """Return the time that each processor computes in an inference, ms."""
+        """Time that each processor computes in an inference, ms."""
         total: dict[str, float] = {}
         for work in self.work:
             total[work.processor] = total.get(work.processor, 0.0) + work.computing_ms
         return total
 
     def expected_mj(self, factors: Mapping[str, float]) -> float:
-        """Return the energy of an inference if processors take longer than planned, mJ."""
+        """Return the energy of an inference on slowed-down processors, mJ."""
         return sum(self.watts[name] * ms * factors.get(name, 1.0) for name, ms in self.computing_ms.items() if ms)
 
     def expected_ms(self, factors: Mapping[str, float]) -> float:
-        """Return the time of an inference if processors take longer than planned.
+        """Return the time of an inference on slowed-down processors, ms.
 
-        Each step begins when those before it are over and its queue has done
-        what stands before it in the plan.
+        Each step begins when its predecessors have ended and its queue has run
+        all earlier steps of the plan.
 
         Args:
-            factors: Measured over expected computing time, by processor; 1 for those that are not named.
+            factors: Measured over expected computing time, by processor; 1 for processors without a factor.
         """
         ends: dict[str, float] = {}
         queues: dict[str, float] = {}
@@ -82,7 +82,7 @@ Kind = Literal["move", "probe", "return", "stay away"]
 Prefer = Literal["latency", "energy", "deadline"]
 PREFER: tuple[Prefer, ...] = get_args(Prefer)
 
-#: Inferences whose median enters the mean: the median of three ignores one outlier.
+#: Number of inferences in the median, which then enters the mean: the median of three ignores one outlier.
 _RECENT = 3
 
 
@@ -91,19 +91,19 @@ class AdaptationRules:
     """Parameters of the policy."""
 
     contended: float = 1.5  # Factor on the expected time from which a processor is contended.
-    free: float = 1.2  # Factor up to which it is free again; below `contended`.
-    inferences: int = 2  # Consecutive inferences that have to agree.
+    free: float = 1.2  # Factor up to which it is free again; less than `contended`.
+    inferences: int = 2  # Number of consecutive inferences that must agree.
     weight: float = 0.5  # Weight of the last inference in the exponential mean, above 0 and at most 1.
-    gain: float = 0.05  # Share of the current plan's expected time that another plan has to save.
-    probe_after: int = 8  # Inferences before the first probe of a contended processor that is not used.
-    probe_most: int = 64  # Largest distance of probes.
+    gain: float = 0.05  # Share of the current plan's expected time that another plan must save.
+    probe_after: int = 8  # Number of inferences before the first probe of a contended processor that is not used.
+    probe_most: int = 64  # Maximum number of inferences between probes.
     #: ``latency``: the fastest plan. ``energy``: the plan with the least energy. ``deadline``: the least energy among plans within
-    #: `deadline_ms`, or the fastest of them where power is unknown; the fastest of all if none meets the deadline.
+    #: `deadline_ms`, or the fastest of them if power is unknown; the fastest plan of all if none meets the deadline.
     prefer: Prefer = "latency"
-    deadline_ms: float | None = None  # Latency allowed, for ``deadline``.
+    deadline_ms: float | None = None  # Allowed latency, for ``deadline``.
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
+        """Check that all numbers are in range."""
         if not (isfinite(self.contended) and 1 <= self.free < self.contended):
             raise UsageError(
                 f"a processor cannot be contended from {self.contended:g} times its time on and free up to {self.free:g} times",
@@ -135,11 +135,11 @@ class InferenceMeasured:
 
 @dataclass(frozen=True)
 class Probe:
-    """Subgraphs to run only to measure whether their processor is contended."""
+    """Subgraphs that are run only to measure whether their processor is contended."""
 
     processor: str
-    alternative: str  # Plan whose subgraphs on it are run, one after the other.
-    expected_ms: float  # Their time without contention.
+    alternative: str  # Plan whose subgraphs on the processor are run, one after the other.
+    expected_ms: float  # Time of the subgraphs without contention.
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class ProbeMeasured:
 
     number: int  # Last inference before the event.
     processor: str  # Probed processor.
-    expected_ms: float  # Time of its subgraphs without contention.
+    expected_ms: float  # Time of the probe's subgraphs without contention.
     measured_ms: float  # Measured time; infinite if they failed.
 
 
@@ -169,9 +169,9 @@ class PlanDecision:
 class Observation:
     """Observed state of a processor."""
 
-    #: Logarithms of the last factors; initially 0, as planned.
+    #: Logarithms of the last factors; initially 0, which means as planned.
     recent: tuple[float, ...] = (0.0,) * (_RECENT - 1)
-    mean: float = 0.0  # Exponential mean of their medians.
+    mean: float = 0.0  # Exponential mean of the medians of the factors.
     contended: bool = False
     votes: int = 0  # Consecutive inferences that contradict `contended`.
     wait: int = 0  # Inferences until the next probe, if it is contended and not used.
@@ -183,12 +183,12 @@ class State:
     """Complete state of a policy."""
 
     current: str  # Plan of the next inference.
-    observed: Mapping[str, Observation] = field(default_factory=dict)  # By processor; only those that were used.
-    probed: str | None = None  # Processor under a probe; None if there is none, or its result is obsolete.
+    observed: Mapping[str, Observation] = field(default_factory=dict)  # Observations by processor, for processors used so far.
+    probed: str | None = None  # Processor of the running probe; None without one, or if its result is obsolete.
 
 
 class Policy:
-    """A choice among alternatives.
+    """Chooses among alternatives.
 
     Args:
         alternatives: At least one; the first wins ties.
@@ -207,11 +207,11 @@ class Policy:
         self._energy = not missing and self.rules.prefer != "latency"
 
     def begin(self) -> State:
-        """Return the initial state: the best plan without contention."""
+        """Return the initial state, with the best plan without contention."""
         return State(self._best({}, next(iter(self.alternatives))))
 
     def after(self, state: State, event: InferenceMeasured | ProbeMeasured) -> tuple[State, PlanDecision | None]:
-        """Return the next state after an event, and the decision if there is one."""
+        """Return the next state after an event, and the decision, if any."""
         return self._after_inference(state, event) if isinstance(event, InferenceMeasured) else self._after_probe(state, event)
 
     def _after_inference(self, state: State, ran: InferenceMeasured) -> tuple[State, PlanDecision | None]:
@@ -220,7 +220,7 @@ class Policy:
             return replace(state, observed=observed), None
         factors = _slowdowns(observed)
         if any(factors.keys() & _factors(ran).keys() - {name for name, view in state.observed.items() if view.contended}):
-            # observations of unused processors are old and matter again: probe them at once
+            # observations of unused processors are old and become relevant again: probe these processors at once
             observed = {
                 name: self._unused(view, 0) if name in factors and name not in _factors(ran) else view for name, view in observed.items()
             }
@@ -269,7 +269,7 @@ class Policy:
         return self._decide(State(state.current, observed), probed.number, "return", best, reason, factors)
 
     def _schedule_probe(self, state: State, number: int, factors: Mapping[str, float]) -> tuple[State, PlanDecision | None]:
-        """Count down to probes of unused processors whose release would change the plan; one probe at a time."""
+        """Count down to probes of unused processors that would change the plan if they were free; run one probe at a time."""
         if state.probed is not None:
             return state, None
         used = self.alternatives[state.current].computing_ms
@@ -289,7 +289,7 @@ class Policy:
         return self._decide(replace(state, probed=probe_processor), number, "probe", state.current, reason, factors, probe)
 
     def _best(self, factors: Mapping[str, float], current: str) -> str:
-        """Return the plan to run: the current one unless another saves enough, or only the other one meets the deadline."""
+        """Return the plan to run: the current one unless another saves enough, or only another one meets the deadline."""
         expected = {name: alternative.expected_ms(factors) for name, alternative in self.alternatives.items()}
         limit_ms = inf if self.rules.deadline_ms is None else self.rules.deadline_ms
         meeting_deadline = [name for name, ms in expected.items() if ms <= limit_ms]
@@ -319,7 +319,7 @@ class Policy:
 
 
 def _slowdowns(observed: Mapping[str, Observation]) -> dict[str, float]:
-    """Return the slowdown of the contended processors."""
+    """Return the slowdown of each contended processor."""
     return {name: exp(view.mean) for name, view in observed.items() if view.contended}
 
 

@@ -1,1 +1,1 @@
-"""Faults: the policy for delegates that fail, as a pure function of events, and checks that find wrong results."""
+"""Faults: the policy for failing delegates, as a pure function of events, and checks that find wrong results."""

@@ -1,8 +1,8 @@
 """The policy that retires a site after failures of its delegate and tries it again: a pure function of events, without a clock.
 
 A *site* is a delegate on its cores. A site that fails is *retired* for a number of inferences; then it is *on trial*, and
-*restored* after enough inferences in a row without a failure. A site that fails on trial is retired for twice as long. Counting
-inferences instead of seconds makes a list of events always come to the same decisions.
+*restored* after enough consecutive inferences without a failure. A site that fails on trial is retired for twice as long.
+Inferences are counted instead of seconds, so that equal events always lead to equal decisions.
 """
 
 import threading
@@ -20,9 +20,9 @@ DecisionKind = Literal["retired", "on trial", "restored"]
 
 
 class Site(NamedTuple):
-    """A delegate on the cores that it was made for."""
+    """A delegate on its cores."""
 
-    delegate: str  # Its name.
+    delegate: str  # Name of the delegate.
     cores: tuple[int, ...]  # CPU cores; empty for none.
 
     @classmethod
@@ -31,7 +31,7 @@ class Site(NamedTuple):
         return cls(place.delegate, place.cores)
 
     def __str__(self) -> str:
-        """As in a mapping, such as ``cpu1``."""
+        """Return the site in the form of a mapping, such as ``cpu1``."""
         return self.delegate + "+".join(map(str, self.cores))
 
 
@@ -41,7 +41,7 @@ class SiteFailed(msgspec.Struct, frozen=True, tag=True):
     site: Site  # The delegate and its cores.
     step: str  # The subgraph that did not run.
     reason: str  # The cause, as a sentence.
-    for_good: bool = False  # Whether the site can never be used again, because a call of it hangs.
+    for_good: bool = False  # Whether the site can never be used again, because one of its calls hangs.
 
 
 class SiteReturned(msgspec.Struct, frozen=True, tag=True):
@@ -64,19 +64,19 @@ class FaultDecision(msgspec.Struct, frozen=True, kw_only=True):
     site: Site  # The delegate and its cores.
     what: DecisionKind  # ``retired``: other sites run its subgraphs; ``on trial``: it runs them again; ``restored``: the trial has ended well.
     reason: str  # The cause, as a sentence.
-    inferences: int | None = None  # Length of the retirement in inferences; None for good, or for other decisions.
+    inferences: int | None = None  # Length of the retirement in inferences; None for a permanent one, or for other decisions.
 
 
 @dataclass(frozen=True)
 class FaultPolicy:
-    """Policy for delegates that fail.
+    """Policy for failing delegates.
 
     Args:
-        back_off: Inferences for which a site is retired after its first failure; doubled with each failure on trial.
+        back_off: Number of inferences for which a site is retired after its first failure; doubled with each failure on trial.
         longest: Maximum number of these inferences.
-        trial: Inferences in a row without a failure that restore a site.
-        finite: Whether NaN and infinity in a delegate's output, where another computes numbers, count as a failure.
-        spot_every: Number of runs of a subgraph after which one is compared with another delegate's result; 0 for never.
+        trial: Number of consecutive inferences without a failure that restore a site.
+        finite: Whether NaN and infinity in a delegate's output count as a failure if another delegate computes numbers.
+        spot_every: Number of runs of a subgraph after which one run is compared with another delegate's result; 0 for never.
 
     Raises:
         UsageError: If a number is out of range.
@@ -89,7 +89,7 @@ class FaultPolicy:
     spot_every: int = 0
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
+        """Check that all numbers are in range."""
         if not 1 <= self.back_off <= self.longest:
             raise UsageError(
                 f"a back-off of {self.back_off} inferences, at most {self.longest}, is out of range", "give 1 <= back_off <= longest"
@@ -104,18 +104,18 @@ class FaultPolicy:
 class _Record:
     """State of a site that has failed."""
 
-    back_off: int  # Inferences for which it is retired this time.
-    until: int | None  # Number of ended inferences at which its trial begins; None for never.
+    back_off: int  # Number of inferences of the current retirement.
+    until: int | None  # Number of finished inferences at which its trial begins; None for never.
     trial: bool = False  # Whether it is on trial.
-    passed: int | None = None  # Inferences without a failure on trial; None until it runs its subgraphs again.
+    passed: int | None = None  # Number of inferences without a failure on trial; None until it runs its subgraphs again.
 
 
-#: Delegates that replace a failed one, in the order of preference: every machine has them.
+#: Delegates that replace a failed one, in order of preference; every machine has them.
 FALLBACK_DELEGATES = ("cpu", "reference")
 
 
 class FaultTracker:
-    """The state of all sites of one session; takes events from any thread."""
+    """The state of all sites of one session; accepts events from any thread."""
 
     def __init__(self, policy: FaultPolicy) -> None:
         self.policy = policy
@@ -127,7 +127,7 @@ class FaultTracker:
 
     @property
     def decisions(self) -> tuple[FaultDecision, ...]:
-        """Return all decisions, in order."""
+        """All decisions, in order."""
         with self._lock:
             return tuple(self._decisions)
 
@@ -140,12 +140,12 @@ class FaultTracker:
 
     @property
     def pending(self) -> bool:
-        """Whether `take_decisions` would return any."""
+        """Whether `take_decisions` would return any decision."""
         with self._lock:
             return self._taken < len(self._decisions)
 
     def take_decisions(self) -> Sequence[FaultDecision]:
-        """Return the decisions since the last call, to be applied."""
+        """Return the decisions since the last call, for the caller to apply."""
         with self._lock:
             decisions = self._decisions[self._taken :]
             self._taken = len(self._decisions)

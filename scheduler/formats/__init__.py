@@ -1,1 +1,1 @@
-"""File formats of others, read without trust: ONNX, TFLite, NumPy."""
+"""Third-party file formats, read without trust: ONNX, TFLite, NumPy."""

@@ -1,7 +1,7 @@
-"""Flatbuffers as dictionaries: read with every offset checked, and written, by a table of their fields.
+"""Flatbuffers as dictionaries: read with a check of every offset, and written, by a table of their fields.
 
-Runtimes follow a file's offsets unchecked. A file that was read here has none
-that leads out of it, and no field that the schema does not name.
+Runtimes follow a file's offsets unchecked. In a file that was read here, no offset
+leads out of the file, and every field is in the schema.
 
 Source: "FlatBuffers internals", https://flatbuffers.dev/internals/.
 """
@@ -14,18 +14,18 @@ import numpy as np
 
 from predictors.errors import StretchError
 
-#: Fields of each table by name: slot and type. A type is a scalar, ``string``,
-#: ``[scalar]``, a table, ``[table]``, or ``field?union``: the table that
-#: the number in ``field`` chooses.
+#: Fields of each table by name, each with slot and type. A type is a scalar, ``string``,
+#: ``[scalar]``, a table, ``[table]``, or ``field?union``: the table selected by the
+#: number in ``field``.
 Tables = Mapping[str, Mapping[str, tuple[int, str]]]
 Unions = Mapping[str, Mapping[int, str]]
 
 SCALARS = {"bool": "?", "i8": "b", "u8": "B", "i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f"}
 
-#: Parts of a file, so that one which names the same parts over and over ends.
+#: Maximum number of parts of a file, so that reading ends even if a file refers to one part again and again.
 MAX_PARTS = 500_000
 
-#: Data begins where vector instructions like it.
+#: Alignment of data, which suits vector instructions.
 DATA_ALIGNMENT = 16
 
 
@@ -33,9 +33,9 @@ class Flatbuffer:
     """Reads and writes flatbuffers of one schema.
 
     Args:
-        tables: The schema's tables.
-        root: Table that a file begins with.
-        identifier: Four bytes that mark a file.
+        tables: Tables of the schema.
+        root: Table at the start of a file.
+        identifier: Four bytes that identify a file.
     """
 
     def __init__(self, tables: Tables, unions: Unions, root: str, identifier: bytes) -> None:
@@ -45,9 +45,9 @@ class Flatbuffer:
         self._identifier = identifier
 
     def decode(self, data: bytes | memoryview, *, allow_unknown: bool = False) -> dict[str, Any]:
-        """Return the root table; fields that are not there are left out.
+        """Return the root table; absent fields are left out.
 
-        Numbers in a row come back as arrays that share the memory of `data`.
+        Vectors of numbers are returned as arrays that share the memory of `data`.
         """
         if bytes(data[4:8]) != self._identifier:
             raise StretchError("it does not begin like one")
@@ -55,7 +55,7 @@ class Flatbuffer:
         return reader.table(self._root, reader.offset(0))
 
     def encode(self, value: Mapping[str, Any]) -> bytearray:
-        """Return a file with `value` as its root table; fields that are left out have their default."""
+        """Return a file with `value` as its root table; fields that are left out have their defaults."""
         writer = _Writer(self)
         writer.data += struct.pack("<I", 0) + self._identifier
         writer.refer(0, writer.table(self._root, value))
@@ -94,7 +94,7 @@ class _Reader:
         if not self._allow_unknown and any(offset and slot not in declared for slot, offset in enumerate(slots)):
             raise StretchError(f"a {name} in it has a field that nn-stretch does not write")
         table: dict[str, Any] = {}
-        # the number that chooses a union's table comes before the union
+        # the number that selects a union's table is read before the union
         for field, (slot, kind) in sorted(fields.items(), key=lambda entry: entry[1][0]):
             if slot >= len(slots) or not slots[slot]:
                 continue
@@ -105,7 +105,7 @@ class _Reader:
         return table
 
     def _is_read(self, kind: str, fields: Mapping[str, Any]) -> bool:
-        """Return whether a field is to be read: not if it is a table of a union that may be any, and the schema does not name it."""
+        """Return whether a field is read: not if it is a table of an unknown kind in a union, where unknown fields are allowed."""
         chooser, _, union = kind.partition("?")
         return not (union and self._allow_unknown) or fields.get(chooser, 0) in self._schema.unions[union]
 
@@ -150,7 +150,7 @@ class _Reader:
 
 
 class _Writer:
-    """Writes parents before their children, since offsets point forward."""
+    """Writes parents before their children, because offsets point forward."""
 
     def __init__(self, schema: Flatbuffer) -> None:
         self.data = bytearray()
@@ -160,13 +160,13 @@ class _Writer:
         struct.pack_into("<I", self.data, offset, target - offset)
 
     def _align(self, alignment: int, after: int = 0) -> None:
-        """Pad so that the data `after` bytes further is aligned."""
+        """Add padding so that data starting `after` bytes later is aligned."""
         self.data += bytes(-(len(self.data) + after) % alignment)
 
     def table(self, name: str, value: Mapping[str, Any]) -> int:
         fields = self._schema.tables[name]
         present = [(slot, kind, value[field]) for field, (slot, kind) in fields.items() if field in value]
-        # The widest first: nothing but the last byte needs filling.
+        # With the widest fields first, no padding is needed between fields.
         present.sort(key=lambda entry: -struct.calcsize(SCALARS.get(entry[1], "I")))
         index = [0] * (1 + max((slot for slot, _, _ in present), default=-1))
         length = 4

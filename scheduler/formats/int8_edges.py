@@ -1,4 +1,4 @@
-"""Where an int8 subgraph meets the float tensors around it: the scales it reads and writes them with."""
+"""Scales at the edges of an int8 subgraph, with which it quantises its float inputs and dequantises its outputs."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-""".npy files: their header is believed only where the file is as large as it says."""
+"""Files in .npy format: the header is trusted only if the file has the size that it states."""
 
 import math
 from io import BytesIO
@@ -14,7 +14,7 @@ from predictors.files import read_bytes
 
 Array = NDArray[Any]
 
-#: Largest file that is read, bytes.
+#: Maximum size of a file, bytes.
 MAX_BYTES = 1 << 30
 
 _HINT = "write it with numpy.save(path, array)"
@@ -29,7 +29,7 @@ def read_npy(path: Path, noun: str) -> Array:
     content = read_bytes(path, noun, MAX_BYTES)
     need(not content.startswith(b"PK\x03\x04"), f"{path} holds several arrays, one is needed", _HINT)
     stream = BytesIO(content)
-    # Parsing a header fails in as many ways as there are in Python's own grammar.
+    # Parsing a header can raise every error of Python's own parser.
     try:
         shape, dtype = _header(stream)
         is_complete = math.prod(shape) * dtype.itemsize == len(content) - stream.tell()
@@ -43,7 +43,7 @@ def read_npy(path: Path, noun: str) -> Array:
 
 
 def _header(stream: BytesIO) -> tuple[tuple[int, ...], "np.dtype[np.generic]"]:
-    """Return the shape and element type that a file states; the stream is left where the numbers begin."""
+    """Return the shape and element type in a file's header; the stream is left at the first number."""
     version = npy_format.read_magic(stream)
     if version == (1, 0):
         shape, _, dtype = npy_format.read_array_header_1_0(stream)

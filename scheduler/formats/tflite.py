@@ -1,4 +1,4 @@
-"""TFLite files: the part of the schema that nn-stretch writes and what any converter writes, checked and read without trust.
+"""TFLite files: the parts of the schema that nn-stretch and other converters write, checked and read without trust.
 
 Source: `schema.fbs` of LiteRT, version 3 (https://github.com/google-ai-edge/LiteRT).
 """
@@ -24,9 +24,9 @@ VERSION = 3
 class OperatorKind:
     """Facts of one operator in the schema and its runtime."""
 
-    number: int  # In the schema.
-    options: str | None  # Table of its settings, or None.
-    #: A letter for each tensor that it reads: ``x`` has the type of the result, ``w`` and ``b`` are the weight and the bias of such an
+    number: int  # Number in the schema.
+    options: str | None  # Table of the operator's settings, or None.
+    #: One letter per input tensor: ``x`` has the type of the result, ``w`` and ``b`` are the weight and the bias of such an
     #: operator, ``i`` is a constant of whole numbers such as a shape, and ``q`` has a type that the operator converts. ``*``: any number.
     reads: str
 
@@ -72,7 +72,7 @@ OPERATORS = {
 #: Number of each element type that nn-stretch writes, by numpy's name.
 TYPES = {"float32": 0, "float16": 1, "int32": 2, "int8": 9}
 
-#: Fields of each table by their slots, a name and a type each (`scheduler.formats.flatbuffer`); ``-`` for one that nn-stretch does not write.
+#: Fields of each table in slot order, each with name and type (`scheduler.formats.flatbuffer`); ``-``: not written by nn-stretch.
 _WRITTEN = {
     "Model": "version u32, operator_codes [OperatorCode], subgraphs [SubGraph], description string, buffers [Buffer], "
     "-, metadata [Metadata], signature_defs [SignatureDef]",
@@ -88,10 +88,10 @@ _WRITTEN = {
     "TensorMap": "name string, tensor_index u32",
 }
 
-#: Settings of an operator that applies an activation to its own result, and has no others.
+#: Settings of an operator that only applies an activation to its result.
 _ACTIVATED = "fused_activation_function i8"
 
-#: Settings of operators, a table each: its number, and its fields.
+#: Settings of operators, one table each: its number and its fields.
 _SETTINGS = {
     **{
         name: (number, _ACTIVATED)
@@ -131,7 +131,7 @@ _SETTINGS = {
 
 
 def _fields(text: str) -> dict[str, tuple[int, str]]:
-    """Return the slot and type of each field that a line names."""
+    """Return slot and type of each field in a line of the tables above."""
     split = [item.split() for item in text.split(", ")] if text else []
     return {words[0]: (slot, words[1]) for slot, words in enumerate(split) if len(words) == 2}
 
@@ -141,16 +141,16 @@ def _flatbuffer(tables: Mapping[str, str], settings: Mapping[str, tuple[int, str
     return Flatbuffer(fields, {"BuiltinOptions": {number: name for name, (number, _) in settings.items()}}, "Model", b"TFL3")
 
 
-#: Reads and writes what nn-stretch writes, and nothing else.
+#: Reader and writer of exactly the tables that nn-stretch writes.
 TFLITE = _flatbuffer(_WRITTEN, _SETTINGS)
 
-#: Its tables, and the number of each table of settings.
+#: Tables of `TFLITE`, and the number of each table of settings.
 TABLES = TFLITE.tables
 OPTIONS = {name: number for name, (number, _) in _SETTINGS.items()}
 
-# Operators of TFLite as any converter writes them: their numbers, their settings and the defaults of those.
+# Operators of TFLite as written by any converter: their numbers, their settings and the defaults of the settings.
 
-#: Names by number.
+#: Names of operators by number.
 NAMES: dict[int, str] = {
     **{kind.number: name for name, kind in OPERATORS.items()},
     **{5: "DEPTH_TO_SPACE", 8: "FLOOR", 11: "L2_NORMALIZATION", 13: "LOCAL_RESPONSE_NORMALIZATION", 16: "LSTM", 20: "RELU_N1_TO_1"},
@@ -164,7 +164,7 @@ NAMES: dict[int, str] = {
     **{126: "BATCH_MATMUL", 128: "CUMSUM", 129: "CALL_ONCE", 130: "BROADCAST_TO", 142: "VAR_HANDLE", 152: "RELU_0_TO_1", 158: "SIGN"},
 }
 
-#: Tables of which converters write more.
+#: Tables, with the additional fields that converters write.
 _ANY_WRITTEN = {
     **_WRITTEN,
     "Model": "version u32, operator_codes [OperatorCode], subgraphs [SubGraph], -, buffers [Buffer]",
@@ -175,7 +175,7 @@ _ANY_WRITTEN = {
     "SparsityParameters": "",
 }
 
-#: Settings of operators that nn-stretch does not write itself, or has more of.
+#: Settings of operators that nn-stretch does not write, or for which converters write more settings.
 _ANY_SETTINGS = {
     **_SETTINGS,
     "FullyConnectedOptions": (8, "fused_activation_function i8, weights_format i8, keep_num_dims bool"),
@@ -201,10 +201,10 @@ _ANY_SETTINGS = {
     "CumsumOptions": (102, "exclusive bool, reverse bool"),
 }
 
-#: Settings whose default is not zero.
+#: Settings with a default other than zero.
 DEFAULTS: Mapping[str, Any] = {"dilation_w_factor": 1, "dilation_h_factor": 1}
 
-#: Element types by number; those of other numbers are kept by their number.
+#: Element types by number; other types keep their number.
 ANY_TYPES: dict[int, str] = {
     **{0: "float32", 1: "float16", 2: "int32", 3: "uint8", 4: "int64", 6: "bool", 7: "int16", 9: "int8", 10: "float64", 15: "uint32"},
     **{16: "uint16", 17: "int4"},
@@ -213,46 +213,46 @@ ANY_TYPES: dict[int, str] = {
 ANY_TFLITE = _flatbuffer(_ANY_WRITTEN, _ANY_SETTINGS)
 
 
-# A file of any converter, read without trust: every index leads somewhere.
+# A file from any converter, read without trust: every index must be valid.
 
-#: Largest tensor of a subgraph: a gigabyte of reals.
+#: Maximum number of elements of a tensor: a gigabyte of reals.
 MAX_ELEMENTS = 1 << 28
 
-#: Offsets of the format have 31 bits.
+#: Maximum size of a file, because offsets of the format have 31 bits.
 MAX_BYTES = (1 << 31) - 1
 
-#: Types whose numbers may represent reals.
+#: Types of numbers that may represent reals.
 ROUNDED = ("int4", "int8", "uint8", "int16", "int32", "int64")
 
 _HINT = "convert it again"
 
-#: Stands before the name of a custom operator, which may be that of one of the schema.
+#: Prefix of a custom operator's name, which may equal a name in the schema.
 _CUSTOM = "custom"
 
 
 @dataclass(frozen=True)
 class Quantisation:
-    """Meaning of whole numbers: real = scale · (number − zero point)."""
+    """Meaning of quantised numbers: real = scale · (number − zero point)."""
 
-    scales: NDArray[np.float32]  # One, or one for each place along an axis.
-    zero_points: NDArray[np.int64]  # As many.
-    axis: int  # That axis.
+    scales: NDArray[np.float32]  # One scale, or one for each position along an axis.
+    zero_points: NDArray[np.int64]  # One zero point per scale.
+    axis: int  # Axis of the scales.
 
 
 @dataclass(frozen=True)
 class TfliteTensor:
     """A tensor of a network."""
 
-    name: str  # Its name, which another may have too.
-    shape: tuple[int, ...]  # Its shape; an open size is 1.
-    kind: str  # Its element type, by numpy's name.
-    stored: NDArray[Any] | None = None  # Its numbers as the file stores them; None if the network computes it.
-    quantisation: Quantisation | None = None  # Their meaning, if they are rounded reals.
-    opened: tuple[int, ...] = ()  # Axes whose size the file leaves open.
+    name: str  # Name of the tensor; not necessarily unique.
+    shape: tuple[int, ...]  # Shape of the tensor; an open size is 1.
+    kind: str  # Element type, by numpy's name.
+    stored: NDArray[Any] | None = None  # Numbers as stored in the file; None if the network computes them.
+    quantisation: Quantisation | None = None  # Meaning of the numbers if they are quantised reals.
+    opened: tuple[int, ...] = ()  # Axes with an open size in the file.
 
     @property
     def reals(self) -> NDArray[Any] | None:
-        """Return the values that the stored numbers encode, in single precision if they are reals."""
+        """Values that the stored numbers encode, in single precision if they are reals."""
         if self.stored is None or self.quantisation is None:
             return self.stored.astype(np.float32) if self.stored is not None and self.kind in ("float16", "float64") else self.stored
         broadcast_shape = [1] * len(self.shape)
@@ -267,37 +267,37 @@ class TfliteTensor:
 
 @dataclass(frozen=True)
 class TfliteOperator:
-    """One operator."""
+    """One operator of a network."""
 
-    code: str  # Its name in the schema; of a custom operator ``custom`` and its own name.
-    settings: Mapping[str, Any]  # Its settings by name; those that are left out are zero.
-    inputs: tuple[int | None, ...]  # Numbers of the tensors that it reads; None for one that is left out.
-    outputs: tuple[int, ...]  # Numbers of those that it writes.
+    code: str  # Name in the schema; for a custom operator ``custom`` and its own name.
+    settings: Mapping[str, Any]  # Settings by name; missing ones are zero.
+    inputs: tuple[int | None, ...]  # Numbers of the input tensors; None for an omitted input.
+    outputs: tuple[int, ...]  # Numbers of the output tensors.
 
     @property
     def custom(self) -> bool:
-        """Whether it is computed by code outside of the file and of TFLite."""
+        """Whether code outside the file and TFLite computes it."""
         return self.code.startswith(_CUSTOM)
 
     @property
     def name(self) -> str:
-        """Return its name in runtimes: a custom operator's own name."""
+        """Name in runtimes: for a custom operator, its own name."""
         return self.code.removeprefix(f"{_CUSTOM} ")
 
 
 @dataclass(frozen=True)
 class TfliteNetwork:
-    """The one network of a file."""
+    """The only network of a file."""
 
-    path: Path  # The file.
-    tensors: Sequence[TfliteTensor]  # By number.
-    operators: Sequence[TfliteOperator] = field(default_factory=list)  # In order.
-    inputs: tuple[int, ...] = ()  # Numbers of the tensors that it reads.
-    outputs: tuple[int, ...] = ()  # Numbers of those that it gives.
+    path: Path  # Path of the file.
+    tensors: Sequence[TfliteTensor]  # Tensors by number.
+    operators: Sequence[TfliteOperator] = field(default_factory=list)  # Operators in order.
+    inputs: tuple[int, ...] = ()  # Numbers of the input tensors.
+    outputs: tuple[int, ...] = ()  # Numbers of the output tensors.
 
 
 def open_tflite(path: Path) -> TfliteNetwork:
-    """Read the one network of a file; refuse a file without one, or a damaged one."""
+    """Read the only network of a file; refuse a damaged file or one without exactly one network."""
     content = read_bytes(path, "model", MAX_BYTES)
     try:
         model = ANY_TFLITE.decode(content, allow_unknown=True)
@@ -314,10 +314,10 @@ def open_tflite(path: Path) -> TfliteNetwork:
 
 
 def _network(path: Path, model: Mapping[str, Any], graph: Mapping[str, Any], content: bytes) -> TfliteNetwork:
-    """Return one subgraph of a file, whose indices all lead somewhere."""
+    """Return one subgraph of a file, with valid indices."""
     buffers = model.get("buffers", [])
     tensors = [_tensor(tensor, buffers, content) for tensor in graph.get("tensors", [])]
-    # in single precision: many tensors may name one buffer
+    # counted in single precision, because many tensors may name one buffer
     stored_bytes = sum(4 * tensor.stored.size for tensor in tensors if tensor.stored is not None)
     need(stored_bytes <= MAX_BYTES, f"it has {stored_bytes / 1e9:.1f} GB of stored numbers")
     codes = [_code(code) for code in model.get("operator_codes", [])]
@@ -337,7 +337,7 @@ def _network(path: Path, model: Mapping[str, Any], graph: Mapping[str, Any], con
 
 
 def _code(code: Mapping[str, Any]) -> str:
-    """Return an operator's name, ``custom`` before that of a custom one; files of old have its number in another field."""
+    """Return an operator's name, with ``custom`` before the name of a custom one; old files have the number in another field."""
     number = max(int(code.get("builtin_code", 0)), int(code.get("deprecated_builtin_code", 0)))
     name = NAMES.get(number, f"operator {number}")
     return f"{_CUSTOM} {str(code.get('custom_code', ''))[:60]}".strip() if name == "CUSTOM" else name
@@ -378,7 +378,7 @@ def _tensor(tensor: Mapping[str, Any], buffers: Sequence[Mapping[str, Any]], con
 
 
 def _content(buffer: Mapping[str, Any], content: bytes, name: str) -> NDArray[np.uint8] | None:
-    """Return the bytes of a buffer, in it or, in large files, behind everything else; None if it has none."""
+    """Return the bytes of a buffer, stored in the buffer or, in large files, after all tables; None without bytes."""
     offset, size = int(buffer.get("offset", 0)), int(buffer.get("size", 0))
     if offset > 1 and size:
         need(offset + size <= len(content), f"tensor `{name[:80]}` lies beyond the end of the file")
@@ -412,31 +412,31 @@ def _quantisation(tensor: Mapping[str, Any], name: str, shape: tuple[int, ...], 
     return Quantisation(scales, np.broadcast_to(zeros, scales.shape), axis)
 
 
-# Whether every number in a file of nn-stretch is one that a runtime can follow: runtimes do not look twice.
+# Checks that every number in a file of nn-stretch is valid for a runtime, because runtimes do not check.
 
-#: Scales of int8 tensors: beyond them LiteRT's fixed-point factors leave their range, and it stops the process.
+#: Range of scales of int8 tensors: beyond it LiteRT's fixed-point factors overflow, and it stops the process.
 MIN_SCALE, MAX_SCALE = 2.0**-24, 2.0**24
 
-#: Largest factor between the integers of an operator's inputs and those of its result: LiteRT stops the process
-#: at twice that for products with weights, and for additions.
+#: Maximum factor from the integers of an operator's inputs to those of its result: LiteRT stops the process
+#: at twice this factor for products with weights, and for additions.
 MAX_FACTORS = {"weights": 2.0**7, "others": 2.0**18}
 
-#: Operators whose int8 result has the same scale whatever they read.
+#: Operators whose int8 result always has the same scale.
 _BOUNDED = ("LOGISTIC", "TANH", "SOFTMAX")
 
 _KINDS = {kind.number: (name, kind) for name, kind in OPERATORS.items()}
 
-#: Settings that a runtime divides by or sizes memory with.
+#: Settings that a runtime divides by or derives memory sizes from.
 _POSITIVE = ("stride_w", "stride_h", "dilation_w_factor", "dilation_h_factor", "depth_multiplier", "filter_width", "filter_height")
-#: Settings that are numbers of a short list, and its length.
+#: Settings with a small number of values, and that number.
 _CHOICES = {"padding": 2, "fused_activation_function": 4}
 
 
 def check_model(model: Mapping[str, Any]) -> None:
-    """Check every index and size that a runtime follows, and put defaults where a field is left out.
+    """Check every index and size that a runtime follows, and fill in defaults of missing fields.
 
     Args:
-        model: The tables of a file, as `TFLITE` reads them.
+        model: Tables of a file, as read by `TFLITE`.
     """
     need(model.get("version") == VERSION, f"its version is {model.get('version')}, not {VERSION}")
     for key in ("operator_codes", "subgraphs", "buffers", "signature_defs"):
@@ -470,7 +470,7 @@ def check_model(model: Mapping[str, Any]) -> None:
 
 
 def _check_graph(graph: Mapping[str, Any], network: TfliteNetwork) -> None:
-    """Check what nn-stretch alone promises of a subgraph."""
+    """Check the additional guarantees of nn-stretch for a subgraph."""
     for table, tensor in zip(graph["tensors"], network.tensors, strict=True):
         _check_tensor(tensor, table.get("quantization"))
     for key, numbers in (("inputs", network.inputs), ("outputs", network.outputs)):
@@ -520,7 +520,7 @@ def _check_settings(code: str, noun: str, settings: Mapping[str, Any]) -> None:
 
 
 def _check_types(code: str, noun: str, letters: str, reads: Sequence[TfliteTensor], result: TfliteTensor) -> None:
-    """Runtimes stop the process where an operator mixes types that it has no kernel for."""
+    """Refuse types for which an operator has no kernel: a runtime would stop the process."""
     allowed = {
         "x": (result.kind,),
         "w": (result.kind,),
@@ -536,7 +536,7 @@ def _check_types(code: str, noun: str, letters: str, reads: Sequence[TfliteTenso
 
 
 def _check_factor(code: str, noun: str, letters: str, reads: Sequence[TfliteTensor], result: TfliteTensor) -> None:
-    """Integers of the inputs must not have to grow too much to become those of the result."""
+    """Refuse an operator whose result would have integers too large for its scale."""
     if result.quantisation is None or code in _BOUNDED or reads[0].quantisation is None:
         return
     scales = [float(tensor.quantisation.scales.max()) for tensor in reads if tensor.quantisation is not None]
@@ -548,7 +548,7 @@ def _check_factor(code: str, noun: str, letters: str, reads: Sequence[TfliteTens
 
 
 def _check_growth(code: str, noun: str, reads: Sequence[TfliteTensor], result: TfliteTensor) -> None:
-    """Operators whose result is as large as a constant says must say what the file says: a runtime would make it that large."""
+    """Refuse an operator whose constant gives a result of another size than stated: a runtime would use the constant's."""
     if code not in ("PAD", "PADV2", "RESIZE_NEAREST_NEIGHBOR", "RESHAPE"):
         return
     shape, stored = reads[0].shape, reads[1].stored

@@ -1,1 +1,1 @@
-"""Times in turns with the controls, their intervals, and the comparison."""
+"""Times measured in turns with the controls, their intervals, and the comparison."""

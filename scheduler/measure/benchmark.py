@@ -38,7 +38,7 @@ CONTROLS = "fp32"
 
 @dataclass(frozen=True)
 class Timing:
-    """Time of one variant."""
+    """Measured time of one variant."""
 
     name: str  # Name of the variant.
     median_ms: float  # Median over the rounds.
@@ -52,62 +52,62 @@ class Benchmark:
     branched: Timing  # The bundle.
     sequential: (
         Timing | None
-    )  # The original on the processor, or as many cores, that served it best; None if the bundle has no such control.
-    same_macs: Timing | None  # The original rescaled to the bundle's MACs; None if there is none.
-    whole: Timing  # The same branched net as one graph on all the cores.
-    others: tuple[Timing, ...]  # Baselines that another baseline of the same kind beat.
-    cores: tuple[int, ...]  # The cores that all of them used.
-    rounds: Mapping[str, tuple[float, ...]]  # Milliseconds of each measured network, by its name, in the order of the rounds.
-    alone_ms: Mapping[str, float]  # Median time of each subgraph with everything else idle.
-    ideal_ms: float  # Time of the rounds if branches overlapped perfectly and meeting cost nothing, median (see `ideal_ms`).
-    efficiency: float | None  # Ideal time over the bundle's time in the same round, median: at most 1; None where processors share a core.
-    #: Largest difference of the output from the whole model's, relative to its largest element; None where a delegate computes nothing.
+    )  # The original on one processor or on all cores, whichever was faster; None if the bundle has no such control.
+    same_macs: Timing | None  # The original rescaled to the bundle's MACs; None without such a control.
+    whole: Timing  # The same branched network as one graph on all the cores.
+    others: tuple[Timing, ...]  # Baselines that were slower than another baseline of the same kind.
+    cores: tuple[int, ...]  # Cores used by all variants.
+    rounds: Mapping[str, tuple[float, ...]]  # Milliseconds of each measured network by its name, in the order of the rounds.
+    alone_ms: Mapping[str, float]  # Median time of each subgraph while everything else is idle.
+    ideal_ms: float  # Median time over the rounds if branches overlapped perfectly and meeting cost nothing (see `ideal_ms`).
+    efficiency: float | None  # Median of ideal time over the bundle's time in the same round, at most 1; None if processors share a core.
+    #: Largest difference of the output from the whole model's, relative to its largest element; None if a delegate computes nothing.
     error: float | None
-    traces: tuple[Trace, ...]  # The measured inferences of the bundle.
-    output: Values  # Output of the last of them.
+    traces: tuple[Trace, ...]  # Traces of the bundle's measured inferences.
+    output: Values  # Output of the last inference.
     seconds: float  # Duration of the rounds, s.
     controls: tuple[str, ...] = (CONTROLS,)  # Precisions of the controls.
 
     @property
     def runs(self) -> int:
-        """Rounds that counted."""
+        """Number of counted rounds."""
         return len(self.traces)
 
     @property
     def best_sequential(self) -> Timing | None:
-        """The fastest of the original and the network of the same MACs, on any processor; None without controls."""
+        """The faster of the original and the network with the same MACs, on any processor; None without controls."""
         runs = [run for run in (self.sequential, self.same_macs) if run is not None]
         return min(runs, key=lambda run: run.median_ms, default=None)
 
     @property
     def ratio(self) -> float | None:
-        """Time of the original over the bundle's: above 1 branching is faster than the original."""
+        """Time of the original over the bundle's: above 1 branching is faster."""
         return None if self.sequential is None else self.sequential.median_ms / self.branched.median_ms
 
 
 @dataclass(frozen=True)
 class Effort:
-    """Length of a comparison."""
+    """Length of a measurement."""
 
-    rounds: int = 30  # Rounds that count; with `width`, at least.
-    warmup: int = 5  # Rounds before them that do not.
-    #: Maximum width of a ratio's interval to either side, as a share of the ratio, to measure until; None for `rounds` rounds.
+    rounds: int = 30  # Number of counted rounds; the minimum number if `width` is set.
+    warmup: int = 5  # Number of uncounted rounds before them.
+    #: Width of a ratio's interval to either side, as a share of the ratio, at which measuring ends; None to measure `rounds` rounds.
     width: float | None = None
-    least_seconds: float = 2.0  # Minimum duration, s: an interval describes the period that it was measured in.
-    seconds: float = 10.0  # Maximum duration, s, once there are `rounds` rounds.
+    least_seconds: float = 2.0  # Minimum duration, s: an interval describes only the period of its measurement.
+    seconds: float = 10.0  # Maximum duration, s, after the first `rounds` rounds.
 
     def is_enough(self, seconds: float, narrow: Callable[[float], bool]) -> bool:
-        """Return whether to stop, once there are `rounds` rounds."""
+        """Return whether to stop, after the first `rounds` rounds."""
         return self.width is None or seconds > self.seconds or (seconds >= self.least_seconds and narrow(self.width))
 
 
 def benchmark(session: Session, x: Values, effort: Effort | None = None, step: Callable[[], None] | None = None) -> Benchmark:
     """Measure a session against the controls of its bundle.
 
-    Each round measures every network once, in an order that rotates, and every
-    subgraph alone. Where a processor is asynchronous, an inference that is not
-    measured precedes each short one: while others took their turns, the
-    processor was idle, and its clocks fell.
+    Each round measures every network once, in rotating order, and every
+    subgraph alone. If a processor is asynchronous, an unmeasured inference
+    precedes each short one, because the processor was idle during the other
+    turns and its clock frequencies fell.
     """
     effort = effort or Effort()
     bundle = session.bundle
@@ -138,9 +138,9 @@ def benchmark(session: Session, x: Values, effort: Effort | None = None, step: C
 
 
 def _controls_elsewhere(session: Session, x: Values, stack: ExitStack) -> dict[str, tuple[Precision, Callable[[], float]]]:
-    """Return each control in each precision and on each delegate of the bundle's subgraphs, with its precision.
+    """Return each control on each delegate and in each precision of the bundle's subgraphs, with its precision.
 
-    Controls in fp32 on CPU cores by ONNX Runtime are not among them, and those that cannot run are left out.
+    Controls in fp32 by ONNX Runtime on CPU cores are left out, as are controls that cannot run.
     """
     bundle, precisions = session.bundle, bundle_precisions(session.bundle.manifest)
     all_cores = "+".join(map(str, used_cores(session)))
@@ -157,7 +157,7 @@ def _controls_elsewhere(session: Session, x: Values, stack: ExitStack) -> dict[s
             candidates += [("int8", *control) for control in bundle.manifest.int8_controls.items()]
         target = place.delegate + all_cores if is_host(place.processor) and place.cores else place.target
         for precision, control, file in candidates:
-            # a replacement delegate's warning belongs to a control, not to the bundle
+            # a warning about a replacement delegate would concern a control, not the bundle
             with suppress(StretchError), warnings.catch_warnings(action="ignore"):
                 whole_bundle = whole_on(bundle, control, file, place.processor, precision)
                 values = dict(zip(whole_bundle.manifest.inputs, as_arrays(x, bundle.manifest.inputs).values(), strict=True))
@@ -174,7 +174,7 @@ def _controls_elsewhere(session: Session, x: Values, stack: ExitStack) -> dict[s
 
 
 def _source_file_control(manifest: Manifest) -> list[tuple[str, str]]:
-    """Return the user's own file as a control that takes the place of the captured original, if it has the same ends."""
+    """Return the user's own file as a control in place of the captured original, if it has the same inputs and outputs."""
     own = manifest.own
     if own is None or own.precision != CONTROLS or not own.file.endswith(".onnx"):
         return []
@@ -184,13 +184,13 @@ def _source_file_control(manifest: Manifest) -> list[tuple[str, str]]:
 
 
 def _timed(session: Session, x: Values) -> float:
-    """Return the milliseconds of one inference."""
+    """Run one inference, and return its time in ms."""
     session.run(x)
     return session.trace.makespan_ms
 
 
 def _controls(session: Session, x: Values, cores: tuple[int, ...]) -> dict[str, Callable[[], float]]:
-    """Return each control on all the cores and on one."""
+    """Return each control on all cores and on one core, as a function that returns its time in ms."""
     controls: dict[str, Callable[[], float]] = {}
     for control, file in session.bundle.manifest.controls.items():
         for thread_cores in dict.fromkeys((cores, cores[:1])):
@@ -204,7 +204,7 @@ def _controls(session: Session, x: Values, cores: tuple[int, ...]) -> dict[str, 
 
 
 def _original(session: Session, x: Values, cores: tuple[int, ...]) -> Callable[[], float] | None:
-    """Return the times the user's own file, if the bundle holds it and its runtime is here."""
+    """Return a function that times the user's own file, or None if the bundle lacks the file or this machine its runtime."""
     manifest = session.bundle.manifest
     if manifest.own is None:
         return None
@@ -217,7 +217,7 @@ def _original(session: Session, x: Values, cores: tuple[int, ...]) -> Callable[[
 
 
 class _Rounds:
-    """Measurements of the rounds so far."""
+    """Measurements of all rounds so far."""
 
     def __init__(self, session: Session, x: Values, baselines: Mapping[str, Callable[[], float]]) -> None:
         self._session, self._x = session, x
@@ -231,29 +231,29 @@ class _Rounds:
         self.reset()
 
     def reset(self) -> None:
-        """Start again."""
+        """Discard all measurements."""
         self.times: dict[str, list[float]] = {name: [] for name in self._variants if name != _SUBGRAPHS_ALONE}
         self._alone: dict[str, list[float]] = {name: [] for name in self._session.plan.subgraphs}
         self._traces: list[Trace] = []
 
     @property
     def count(self) -> int:
-        """Rounds since the start."""
+        """Number of rounds since the last reset."""
         return len(self._traces)
 
     def play(self, number: int) -> None:
-        """Run one more round; `number` decides which variant is first."""
+        """Run one more round; `number` decides which variant comes first."""
         for name, ms in play_round(self._variants, number).items():
             if isinstance(ms, float):
                 self.times[name].append(ms)
 
     def are_narrow(self, width: float) -> bool:
-        """Return whether every ratio of a baseline to the bundle is known to `width` of itself."""
+        """Return whether the interval of every ratio of a baseline to the bundle is at most `width` wide."""
         intervals = [ratio_interval(times, self.times[BRANCHED]) for name, times in self.times.items() if name != BRANCHED]
         return all(ratio.width <= width for ratio in intervals)
 
     def result(self, cores: tuple[int, ...], error: float | None, seconds: float, controls: tuple[str, ...]) -> Benchmark:
-        """Summarise the rounds."""
+        """Return the summary of all rounds."""
         timings = {n: Timing(n, float(np.median(v)), float(np.percentile(v, 90))) for n, v in self.times.items()}
         ideal = [ideal_ms(self._session, self._fastest_ms(number)) for number in range(self.count)]
         efficiency = float(np.median([ms / trace.makespan_ms for ms, trace in zip(ideal, self._traces, strict=True)]))
@@ -291,7 +291,7 @@ class _Rounds:
             values.append(self._warm(partial(self._session.time_alone, name)))
 
     def _warm(self, time: Callable[[], float]) -> float:
-        """Return the milliseconds of an inference, of the first that begins after `WARM_MS` if a processor has been idle."""
+        """Return the ms of one inference; if a processor has been idle, of the first one that begins after `WARM_MS`."""
         passed = ms = time()
         while self._idles and passed < WARM_MS:
             ms = time()
@@ -299,17 +299,17 @@ class _Rounds:
         return ms
 
     def _fastest_ms(self, number: int) -> dict[str, float]:
-        """Return the time of each subgraph in a round: alone, or within the inference if that was faster.
+        """Return the time of each subgraph in a round: alone, or within the inference if it was faster there.
 
-        Other work cannot speed a processor up, so a subgraph that was slower alone was measured
-        with the costs of a separate run: caches filled by others, a thread that had to wake.
+        Other work cannot speed a processor up. A subgraph that was slower alone was therefore measured with
+        the costs of a separate run: caches filled by other work, a thread that had to be woken.
         """
         in_inference = {span.name: span.ms for span in self._traces[number].spans if span.kind == "subgraph"}
         return {name: min(values[number], in_inference[name]) for name, values in self._alone.items()}
 
 
 def used_cores(session: Session) -> tuple[int, ...]:
-    """Return the cores that a session's processors are placed on; all of this process where none has one."""
+    """Return the cores of a session's placements, or all cores of this process if no placement has one."""
     return tuple(sorted({core for place in session.subgraph_placements.values() for core in place.cores})) or available_cores()
 
 
@@ -324,9 +324,9 @@ def shares_a_core(session: Session) -> bool:
 
 
 def ideal_ms(session: Session, alone_ms: Mapping[str, float]) -> float:
-    """Time if branches overlapped perfectly: Σ over segments of the slowest branch alone.
+    """Return the time in ms if branches overlapped perfectly: Σ over segments of the slowest branch alone.
 
-    A branch that consists of several subgraphs counts with their sum.
+    A branch with several subgraphs counts with their sum.
     """
     segments: dict[str, dict[str, float]] = {}
     for name, subgraph in session.plan.subgraphs.items():
@@ -348,10 +348,10 @@ def _threads(cores: tuple[int, ...]) -> str:
 class ControlComparison:
     """A control's time over the bundle's: above 1 branching is faster."""
 
-    name: str  # Of the control.
-    ratio: float  # Of the medians.
+    name: str  # Name of the control.
+    ratio: float  # Ratio of the medians.
     low: float  # Lower end of the 95 % interval.
-    high: float | None  # Upper end; None if there are too few rounds for one.
+    high: float | None  # Upper end; None with too few rounds for an interval.
 
 
 @dataclass(frozen=True)
@@ -359,26 +359,26 @@ class Verdict:
     """The comparison of a bundle with its controls."""
 
     text: str  # One sentence.
-    winner: str | None  # ``branched``, ``sequential``, or None where the times do not decide.
+    winner: str | None  # ``branched`` or ``sequential``; None if it is too close to call.
     ratios: Mapping[str, RatioEstimate]  # Time of each control over the bundle's, by the control's name: above 1 branching is faster.
     precisions: tuple[str, ...]  # Precisions of the bundle's subgraphs.
     controls: tuple[str, ...] = (CONTROLS,)  # Precisions of the controls.
 
     @property
     def equal_precision(self) -> bool:
-        """Whether each precision of the bundle is among those of its controls, and no other."""
+        """Whether the bundle and its controls have exactly the same precisions."""
         return self.precisions == self.controls
 
     @property
     def comparisons(self) -> tuple[ControlComparison, ...]:
-        """The bundle against each control."""
+        """Comparison of the bundle with each control."""
         return tuple(ControlComparison(name, ratio.value, ratio.low or 0.0, ratio.high) for name, ratio in self.ratios.items())
 
 
 def judge_speed(
     result: Benchmark, precisions: Sequence[str] = (CONTROLS,), simulated: Sequence[str] = (), original: str = CONTROLS
 ) -> Verdict:
-    """Decide who is faster, if the intervals allow it; `original` is the precision of the user's own file."""
+    """Return which network is faster, if the intervals allow it; `original` is the precision of the user's own file."""
     kinds, controls = tuple(sorted(set(precisions))), tuple(sorted({*result.controls, original}))
     baselines = [timing for timing in (result.sequential, result.same_macs, result.whole) if timing is not None]
     ratios = {baseline.name: ratio_interval(result.rounds[baseline.name], result.rounds[result.branched.name]) for baseline in baselines}
@@ -442,20 +442,20 @@ class Rate:
 
 @dataclass(frozen=True)
 class Throughput:
-    """Inferences a second, all on the cores of the session."""
+    """Inferences per second of all variants, on the cores of the session."""
 
-    in_flight: int  # Inferences at once.
-    rounds: int  # Rounds that counted.
-    burst: int  # Inferences per round, of each network.
-    over_one_core: float  # Rate with several in flight over that of the net as one graph on one core.
-    #: The bundle with several in flight, the bundle one at a time, the net as one graph on one core, and on all the cores.
+    in_flight: int  # Number of inferences at once.
+    rounds: int  # Number of counted rounds.
+    burst: int  # Number of inferences per round of each network.
+    over_one_core: float  # Rate with several in flight over the rate of the network as one graph on one core.
+    #: The bundle with several in flight, the bundle one at a time, the network as one graph on one core, and on all the cores.
     contestants: tuple[Rate, ...]
 
 
 def throughput(
     session: Session, x: Values, in_flight: int, rounds: int = 10, burst: int = 8, warmup: int = 1, step: Callable[[], None] | None = None
 ) -> Throughput:
-    """Measure a session's rates: each round runs a burst of every variant, in an order that rotates."""
+    """Measure a session's rates: each round runs a burst of every variant, in rotating order."""
     cores = used_cores(session)
     network_file = session.bundle.file(session.bundle.manifest.whole)
     single_core, all_cores = Sequential(network_file, cores[:1]), Sequential(network_file, cores)

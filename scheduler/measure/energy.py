@@ -1,4 +1,4 @@
-"""Energy of one inference by the machine's own counters, RAPL of x86 processors or the battery and rails of `power_supply`: loops that are long enough for the counter."""
+"""Energy of one inference by the machine's counters: RAPL of x86 processors, or the battery and rails of `power_supply`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from predictors.errors import StretchError
 
 
 class Meter(Protocol):
-    """Counts energy from the moment on that it is made."""
+    """Counts energy from its creation on."""
 
     name: str  # Measured quantity, in words.
-    min_s: float  # Shorter times are not measured well, s.
+    min_s: float  # Minimum time for a good measurement, s.
 
     def read_mj(self) -> float:
-        """Return the energy until now, mJ."""
+        """Return the energy so far, mJ."""
 
 
 def read_number(path: Path) -> int:
@@ -37,7 +37,7 @@ def read_number(path: Path) -> int:
 
 
 def read_word(path: Path) -> str:
-    """Return the word in a file; empty where there is none."""
+    """Return the word in a file, or an empty string if the file cannot be read."""
     try:
         return path.read_text().strip()
     except (OSError, UnicodeDecodeError):
@@ -45,28 +45,28 @@ def read_word(path: Path) -> str:
 
 
 def folders(root: Path, pattern: str) -> list[Path]:
-    """Return the folders of a class of devices that match a pattern, in order; none where there is no such class."""
+    """Return the folders of a device class that match a pattern, sorted; an empty list without such a class."""
     try:
         return sorted(path for path in root.glob(pattern) if path.is_dir())
     except OSError:
         return []
 
 
-#: Fuel gauges average over up to a second or so.
+#: Minimum time, s: fuel gauges average over up to about a second.
 SUPPLY_MIN_S = 2.0
 
-#: Maximum power of a device on a battery, W: a larger number has another unit.
+#: Maximum power of a battery-powered device, W: a larger number has another unit.
 MAX_W = 1000.0
 
 
 class Supply:
     """A battery, or a rail that reports its power.
 
-    Drivers differ in the sign of the current out of a battery, so the sign is left
-    out; a battery that is being charged does not show consumption, and is refused.
+    Drivers differ in the sign of the current out of a battery, so the sign is
+    ignored; a charging battery does not show consumption and is refused.
 
     Args:
-        root: Folder such as ``/sys/class``, in which ``power_supply`` lies.
+        root: Folder such as ``/sys/class`` that contains ``power_supply``.
     """
 
     def __init__(self, root: Path, clock: Callable[[], int] = perf_counter_ns) -> None:
@@ -79,7 +79,7 @@ class Supply:
         self._mj = 0.0
 
     def read_mj(self) -> float:
-        """Return the energy until now, mJ: the mean of the power at both ends of each interval, times its length."""
+        """Return the energy so far, mJ: for each interval, the mean power of its two ends times its length."""
         now = self._clock(), self._watts()
         self._mj += (now[0] - self._last[0]) / 1e6 * (now[1] + self._last[1]) / 2
         self._last = now
@@ -98,7 +98,7 @@ class Supply:
 
 
 def _microwatts(folder: Path) -> float:
-    """Return the source's power now: stated, or current × voltage; 0 W of a battery that supplies power means unknown."""
+    """Return the current power in µW: reported, or current × voltage; 0 from a battery in use means unknown and is refused."""
     power = folder / "power_now"
     microwatts = read_number(power) if power.exists() else read_number(folder / "current_now") * read_number(folder / "voltage_now") / 1e6
     if microwatts == 0:
@@ -107,7 +107,7 @@ def _microwatts(folder: Path) -> float:
 
 
 def supplies(root: Path) -> list[Path]:
-    """Return the folders that report power, sources first; empty if there are none."""
+    """Return the folders that report power, batteries first; empty if there are none."""
     sources = [
         path
         for path in folders(root / "power_supply", "*")
@@ -116,18 +116,18 @@ def supplies(root: Path) -> list[Path]:
     return sorted(sources, key=lambda path: (read_word(path / "type") != "Battery", path.name))
 
 
-#: Minimum time, s: counters move about once a millisecond, a hundredth of it.
+#: Minimum time, s: counters change about once per millisecond, a hundredth of it.
 RAPL_MIN_S = 0.1
 
 
 class Rapl:
-    """The packages of a machine and their memory.
+    """The packages of a machine, with their memory.
 
-    Cores and graphics are parts of a package, and the platform (``psys``) holds
-    packages, so that neither is added to them.
+    Cores and graphics are parts of a package, and the platform (``psys``)
+    contains packages, so none of these is added.
 
     Args:
-        root: Folder such as ``/sys/class``, in which ``powercap`` lies.
+        root: Folder such as ``/sys/class`` that contains ``powercap``.
     """
 
     def __init__(self, root: Path) -> None:
@@ -138,14 +138,14 @@ class Rapl:
         self._last, self._total = [self._counter(path) for path in self._zones], 0
 
     def read_mj(self) -> float:
-        """Return the energy until now, mJ."""
+        """Return the energy so far, mJ."""
         now = [self._counter(path) for path in self._zones]
         self._total += sum(self._since(*zone) for zone in zip(self._zones, self._last, now, strict=True))
         self._last = now
         return self._total / 1e3
 
     def _since(self, zone: Path, before: int, after: int) -> int:
-        """µJ between two readings; the counter may have run over once."""
+        """Return the energy between two readings in µJ; the counter may have overflowed once."""
         if after >= before:
             return after - before
         most = read_number(zone / "max_energy_range_uj")
@@ -161,17 +161,17 @@ class Rapl:
 
 
 def zones(root: Path) -> list[Path]:
-    """Return the folders of RAPL's zones, and of those within them; empty where there are none."""
+    """Return the folders of RAPL's zones, nested ones included; empty if there are none."""
     return folders(root / "powercap", "intel-rapl:*")
 
 
-#: Where Linux lists its devices by class.
+#: Folder in which Linux lists devices by class.
 SYS_CLASS = Path("/sys/class")
 
-#: Number of loops, whose median counts.
+#: Number of loops, of which the median counts.
 LOOPS = 5
 
-#: Multiple of its resolution after which a counter that does not move is broken.
+#: Multiple of its minimum time after which a counter that has not moved counts as broken.
 _PATIENCE = 10
 
 
@@ -179,13 +179,13 @@ _PATIENCE = 10
 class MeasuredEnergy:
     """Energy of one inference."""
 
-    mj: float | None  # Median over the loops, mJ: of all consumers that the counter covers. None where it could not be measured.
+    mj: float | None  # Median over the loops, mJ, of all consumers that the counter covers; None if not measured.
     counter: str | None  # Counter that measured the energy; None without one.
-    reason: str | None  # Reason why the energy was not measured; None where it was.
+    reason: str | None  # Reason why the energy was not measured, or None.
 
 
 def find_meter(root: Path = SYS_CLASS) -> Meter:
-    """Return the machine's counter of energy: RAPL, else a battery or rail."""
+    """Return the machine's energy counter: RAPL, else a battery or rail."""
     if zones(root):
         return Rapl(root)
     if supplies(root):
@@ -194,7 +194,7 @@ def find_meter(root: Path = SYS_CLASS) -> Meter:
 
 
 def measure_energy(run: Callable[[], object], root: Path = SYS_CLASS, loops: int = LOOPS) -> MeasuredEnergy:
-    """Return the energy of one inference, with all else that the counter covers."""
+    """Measure the energy of one inference, including all other consumers that the counter covers."""
     try:
         meter = find_meter(root)
         mj = median(_one_loop(run, meter) for _ in range(loops))
@@ -204,9 +204,9 @@ def measure_energy(run: Callable[[], object], root: Path = SYS_CLASS, loops: int
 
 
 def _one_loop(run: Callable[[], object], meter: Meter) -> float:
-    """Return the energy of an inference in a loop that is long enough for the counter, mJ."""
+    """Return the energy of one inference in mJ, from a loop that is long enough for the counter."""
     begin, since, count, mj = meter.read_mj(), perf_counter(), 0, 0.0
-    # a loop goes on until the counter has moved, so that no loop has zero energy
+    # a loop runs until the counter has moved, so that no loop has zero energy
     while (seconds := perf_counter() - since) < meter.min_s or mj <= 0:
         if seconds > _PATIENCE * meter.min_s:
             raise StretchError(f"{meter.name} has not moved for {seconds:.1f} s")

@@ -69,7 +69,7 @@ def waiting(reads: Sequence[Collection[int]]) -> tuple[list[list[int]], list[int
 def run(
     processors: Sequence[int], ms: Sequence[float], readers: Sequence[Sequence[int]], missing: Sequence[int], count: int
 ) -> tuple[list[float], list[float], list[int | None]]:
-    """Return starts, ends and the previous job on each job's processor; a faster `schedule`, with `readers` and `missing` from `waiting`."""
+    """Return starts, ends and the previous job on each job's processor: `schedule` for frequent callers, with the results of `waiting`."""
     left = list(missing)
     ready: list[list[int]] = [[] for _ in range(count)]
     for number, processor in enumerate(processors):

@@ -1,4 +1,4 @@
-"""ONNX files, read without trust: `open_onnx` gives one with its shapes, weights, nodes and operators, and checks it."""
+"""ONNX files, read without trust: `open_onnx` reads a file and checks its shapes, weights, nodes and operators."""
 
 from scheduler.formats.onnx.file import OnnxFile, is_quantiser, open_onnx, state_operator, stated_operator
 

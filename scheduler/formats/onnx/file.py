@@ -1,4 +1,4 @@
-"""ONNX files, read without trust: what a bundle's may hold, the operators that nn-stretch wrote, and what can be asked of one."""
+"""ONNX files, read without trust: limits for a bundle's files, the operators that nn-stretch wrote, and the properties of a file."""
 
 import contextlib
 import math
@@ -29,19 +29,19 @@ from scheduler.formats.onnx.shapes.node import (
     unsupported_reason,
 )
 
-#: Multiply-accumulates of one file: twice those of a ViT-H/14 of 518 × 518 pixels.
+#: Maximum multiply-accumulates of one file: twice those of a ViT-H/14 on 518 × 518 pixels.
 MAX_WORK = 1 << 41
 
-#: Elements alive at one time, weights left out: half a gigabyte of reals.
+#: Maximum number of elements alive at once, without weights: half a gigabyte of reals.
 MAX_LIVE_ELEMENTS = 1 << 27
 
-#: Operators and weights of one file.
+#: Maximum number of operators, and of weights, of one file.
 MAX_PARTS = 20_000
 
-#: Types of attributes that are numbers and words: FLOAT, INT, STRING, FLOATS, INTS.
+#: Types of attributes that are numbers or words: FLOAT, INT, STRING, FLOATS, INTS.
 PLAIN_ATTRIBUTES = (1, 2, 3, 6, 7)
 
-#: Operators with an attribute that is a tensor, and the type of such attributes.
+#: Operators with a tensor as attribute, and the type of such attributes.
 _STORING, _TENSOR = ("Constant", "ConstantOfShape"), 4
 
 _HINT = "write the bundle again with `stretch branch`"
@@ -49,10 +49,10 @@ _HINT = "write the bundle again with `stretch branch`"
 
 @dataclass(frozen=True)
 class FileCost:
-    """Work and memory of running a file."""
+    """Work and memory of one run of a file."""
 
     work: int  # Multiply-accumulates, or operations on single elements.
-    peak_elements: int  # Most elements alive at one time, weights left out.
+    peak_elements: int  # Maximum number of elements alive at once, without weights.
 
 
 def _stated_tensor(value: Any) -> KnownTensor:
@@ -83,7 +83,7 @@ def _costs(graph: Any, inputs: Mapping[str, KnownTensor], model: Path) -> list[C
 
 
 def _check_node(node: Any, tensors: Mapping[str, KnownTensor]) -> None:
-    """Refuse a node without a rule, or that reads a missing tensor or writes an existing one."""
+    """Refuse a node that has no rule, reads a missing tensor or writes an existing one."""
     need(node.domain in ("", "ai.onnx"), f"no bundle holds operators of the domain `{node.domain[:60]}`; write it with ONNX's own")
     need(node.op_type in RULES, unsupported_reason(node.op_type))
     written = [name for name in node.output if name]
@@ -128,7 +128,7 @@ def _check_outputs(graph: Any, computed: Mapping[str, KnownTensor]) -> None:
 
 
 def _check_statistics(graph: Any) -> None:
-    """Variances are not negative: their root would be no number."""
+    """Check that no variance is negative, because its root would be NaN."""
     import onnx.numpy_helper
 
     variances = {node.input[4] for node in graph.node if node.op_type == "BatchNormalization"}
@@ -139,7 +139,7 @@ def _check_statistics(graph: Any) -> None:
 
 
 def _peak_elements(graph: Any, computed: Mapping[str, KnownTensor]) -> int:
-    """Return the most elements that have been written and will still be read, at any operator."""
+    """Return the maximum over operators of the elements that are written and will still be read."""
     sizes = {name: tensor.size for name, tensor in computed.items()}
     last_use = {name: i for i, node in enumerate(graph.node) for name in (*node.output, *node.input) if name in sizes}
     last_use |= {value.name: len(graph.node) for value in graph.output}
@@ -155,12 +155,12 @@ def _peak_elements(graph: Any, computed: Mapping[str, KnownTensor]) -> int:
     return peak
 
 
-#: Where the bytes of a tensor are, if not in its file.
+#: Location of a tensor whose bytes are in another file.
 EXTERNAL = 1
 
 
 def stored_tensor(tensor: Any, model: Path) -> KnownTensor:
-    """Read a weight whose byte count matches its shape: its numbers too, if it is short and inside the file.
+    """Read the type and shape of a weight after checking its byte count, and the values of a short weight inside the file.
 
     Args:
         tensor: The `onnx.TensorProto`.
@@ -185,7 +185,7 @@ def stored_tensor(tensor: Any, model: Path) -> KnownTensor:
 
 
 def _external_bytes(tensor: Any, model: Path) -> int:
-    """Return the bytes of a weight in a file of its own, which must reach that far."""
+    """Return the number of bytes of a weight in an external file, which must be long enough."""
     location = {entry.key: entry.value for entry in tensor.external_data}
     offset, length = location.get("offset", "0"), location.get("length", "0")
     digits = all(text.isascii() and text.isdigit() and len(text) < 19 for text in (offset, length))
@@ -200,7 +200,7 @@ def _external_bytes(tensor: Any, model: Path) -> int:
 
 
 def _short_values(tensor: Any) -> tuple[float, ...] | None:
-    """Return the numbers of a weight that may be a size, a bound or a scale; None of a long one, or one outside the file."""
+    """Return the numbers of a weight that may be a size, a bound or a scale; None for a long weight or one outside the file."""
     import onnx.numpy_helper
 
     if tensor.data_location == EXTERNAL or math.prod(tensor.dims) > MAX_VALUES:
@@ -208,30 +208,30 @@ def _short_values(tensor: Any) -> tuple[float, ...] | None:
     return tuple(onnx.numpy_helper.to_array(tensor).ravel().tolist())
 
 
-# The operators of an ONNX file that nn-stretch wrote: the statements of its nodes' metadata, checked against the nodes.
+# The operators of an ONNX file that nn-stretch wrote: statements in the metadata of its nodes, checked against the nodes.
 #
-# The last node of each operator states its kind and attributes; nodes before it
-# that state none are part of it. A file is data from anywhere: what it states
-# must fit the shapes, weights and windows that its nodes have.
+# The last node of each operator states its kind and attributes; preceding nodes
+# without a statement are part of it. Files are untrusted: the statements must
+# fit the shapes, weights and windows of the nodes.
 
 
-#: Carry the scales of an int8 subgraph, or stand at the edges of an fp16 one.
+#: Operators that carry the scales of an int8 subgraph, or are at the edges of an fp16 subgraph.
 QUANTISERS = ("QuantizeLinear", "DequantizeLinear", "Cast")
 
-#: The kind of calls of torch, which has attributes of its own.
+#: Kind of calls of torch, which have attributes of their own.
 _OPAQUE = "opaque"
 
 KIND, ATTRIBUTES, INPUTS = "stretch.kind", "stretch.attributes", "stretch.inputs"
 
-#: Node attribute: the weights that its operator has in common with others (`predictors.graph.SHARED`).
+#: Node attribute: the weights that its operator shares with other operators (`predictors.graph.SHARED`).
 SHARING = "stretch.shared"
 
-#: Attributes of ONNX's windows by their names in operators.
+#: Names of ONNX's window attributes in operators.
 WINDOW_ATTRIBUTES = {"kernel_shape": "kernel", "strides": "stride", "pads": "padding", "dilations": "dilation", "group": "groups"}
 
 
 def state_operator(node: Any, kind: str, attrs: Attrs, inputs: Sequence[str] = ()) -> None:
-    """Let a node state that it ends an operator of this kind, whatever it stated before, and in which order that reads its tensors."""
+    """Write into a node's metadata that it ends an operator of this kind, and the order of the operator's inputs."""
     for i in reversed(range(len(node.metadata_props))):
         if node.metadata_props[i].key in (KIND, ATTRIBUTES, INPUTS):
             del node.metadata_props[i]
@@ -242,7 +242,7 @@ def state_operator(node: Any, kind: str, attrs: Attrs, inputs: Sequence[str] = (
 
 
 def stated_operator(node: Any) -> tuple[str, dict[str, Attr]] | None:
-    """Return the kind and attributes of the operator that a node ends; None if it ends none."""
+    """Return the kind and attributes of the operator that a node ends, or None."""
     metadata = {entry.key: entry.value for entry in node.metadata_props}
     if KIND not in metadata:
         return None
@@ -255,17 +255,17 @@ def stated_operator(node: Any) -> tuple[str, dict[str, Attr]] | None:
 
 @dataclass(frozen=True)
 class OperatorNodes:
-    """One operator and its nodes."""
+    """One operator with its nodes."""
 
-    op: Op  # The operator; its shape is not known yet.
-    nodes: tuple[Any, ...]  # Its nodes, in order.
-    weights: tuple[str, ...]  # Names of the initialisers that they read, in order.
+    op: Op  # The operator, without its shape.
+    nodes: tuple[Any, ...]  # Nodes of the operator, in order.
+    weights: tuple[str, ...]  # Names of the initialisers that the nodes read, in order.
 
 
 def operators(proto: Any) -> Iterator[OperatorNodes]:
     """Yield every operator of a model in the order of its last node.
 
-    An operator is called like the tensor that it writes, or an output if that tensor is only converted to it.
+    An operator has the name of the tensor that it writes, or of an output if that tensor is only converted to the output.
     """
     weights = {tensor.name for tensor in proto.graph.initializer}
     producers = {name: node for node in proto.graph.node if not is_quantiser(node) for name in node.output if name}
@@ -284,7 +284,7 @@ def operators(proto: Any) -> Iterator[OperatorNodes]:
         tensors = [name for name in read if name not in weights and name not in inner]
         produced = {name for member in nodes for name in member.output}
         inner -= produced
-        # Several nodes of an operator may read one tensor, and calls of torch read each tensor once.
+        # Several nodes of an operator may read one tensor, and calls of torch name each tensor once.
         inputs = tuple(dict.fromkeys(tensors)) if len(nodes) > 1 or kind[0] == _OPAQUE else tuple(tensors)
         sharing = [(SHARED, entry.value) for entry in node.metadata_props if entry.key == SHARING]
         op = Op(names.resolve(node.output[0]), kind[0], _state_inputs(node, inputs), kind[1], tags=dict(sharing))
@@ -294,7 +294,7 @@ def operators(proto: Any) -> Iterator[OperatorNodes]:
 
 
 def _state_inputs(node: Any, inputs: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the inputs of an operator, in the order that its last node states, if it states one of the same tensors."""
+    """Return the inputs of an operator in the order stated by its last node, if that order has the same tensors."""
     text = next((entry.value for entry in node.metadata_props if entry.key == INPUTS), "[]")
     with contextlib.suppress(msgspec.MsgspecError):
         order = tuple(msgspec.json.decode(text, type=list[str]))
@@ -303,12 +303,12 @@ def _state_inputs(node: Any, inputs: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class _Names:
-    """Names of tensors once conversions between precisions are left out."""
+    """Names of tensors without conversions between precisions."""
 
     def __init__(self, proto: Any) -> None:
         self._known: dict[str, str] = {}
         producers = {node.output[0]: node.input[0] for node in proto.graph.node if is_quantiser(node)}
-        # The operator that makes an output of an int8 or fp16 subgraph is called like it, as in a float one.
+        # The operator that makes an output of an int8 or fp16 subgraph has the output's name, as in a float subgraph.
         for output in proto.graph.output:
             last = output.name
             while last in producers:
@@ -319,7 +319,7 @@ class _Names:
                 self._known[node.output[0]] = self.resolve(node.input[0])
 
     def resolve(self, name: str) -> str:
-        """Return the tensor, or the weight, with this name."""
+        """Return the name of a tensor or weight before its conversions."""
         return self._known.get(name, name)
 
 
@@ -331,7 +331,7 @@ def is_quantiser(node: Any) -> bool:
 
 
 def _nodes(last: Any, producers: Mapping[str, Any], inner: set[str], names: _Names) -> list[Any]:
-    """Return the node and those before it that belong to no other operator."""
+    """Return the last node and the preceding nodes that belong to no other operator."""
     nodes, waiting = [last], list(last.input)
     while waiting:
         name = names.resolve(waiting.pop())
@@ -342,7 +342,7 @@ def _nodes(last: Any, producers: Mapping[str, Any], inner: set[str], names: _Nam
 
 
 def _check_operator(graph: OpGraph, part: OperatorNodes, shapes: Mapping[str, Shape]) -> None:
-    """Refuse an operator that its nodes are not."""
+    """Refuse an operator whose statement does not fit its nodes."""
     op = graph.by_name[part.op.name]
     node = part.nodes[-1]
     statement = f"operator `{op.name}` states that it is a {op.kind}"
@@ -353,7 +353,7 @@ def _check_operator(graph: OpGraph, part: OperatorNodes, shapes: Mapping[str, Sh
         need(bool(counts[_squeezed(shape)]), f"{statement} with a weight of shape {list(shape)}, its nodes read none")
         counts[_squeezed(shape)] -= 1
     for attribute in (attribute for member in part.nodes for attribute in member.attribute):
-        # the kernel of an opaque operator is a word
+        # the kernel of an opaque operator is a word, not a window
         key = "" if op.kind == _OPAQUE else WINDOW_ATTRIBUTES.get(attribute.name, "")
         value = tuple(attribute.ints) if attribute.ints else attribute.i
         if key in op.attrs and op.attrs[key] != value:
@@ -361,15 +361,15 @@ def _check_operator(graph: OpGraph, part: OperatorNodes, shapes: Mapping[str, Sh
 
 
 def _squeezed(shape: Shape) -> Shape:
-    """Return a shape as it counts for what broadcasts: a number a channel may be stored with further axes."""
+    """Return a shape without axes of size 1, as it counts for broadcasting: one number per channel may be stored with more axes."""
     return tuple(size for size in shape if size != 1)
 
 
-# ONNX files as data, and what can be asked of one.
+# ONNX files as data, and their properties.
 
 
 def external_locations(graph: Any) -> set[str]:
-    """Return where the weights of an ONNX graph that are not in its file lie, those of nested graphs included."""
+    """Return the files that hold the external weights of an ONNX graph, nested graphs included."""
     locations: set[str] = set()
     tensors = list(graph.initializer)
     for sparse in graph.sparse_initializer:
@@ -387,23 +387,23 @@ def external_locations(graph: Any) -> set[str]:
 
 @dataclass(frozen=True)
 class OnnxFile:
-    """An ONNX model that was read from a file, or made of one that was.
+    """An ONNX model, read from a file or derived from one.
 
-    Nothing but that it is an ONNX model with an output is sure until it is asked
-    for; a false statement is a `StretchError` that names the file.
+    Beyond being an ONNX model with an output, nothing is checked until a property
+    is read; an error is then a `StretchError` that names the file.
     """
 
-    path: Path  # The file, for messages and for external weights in its folder.
-    proto: Any  # Its `onnx.ModelProto`, without external data.
+    path: Path  # Path of the file, for messages and for external weights in its folder.
+    proto: Any  # The `onnx.ModelProto`, without external data.
 
     @property
     def nodes(self) -> Sequence[Any]:
-        """The graph's `onnx.NodeProto`s, in order."""
+        """The graph's nodes as `onnx.NodeProto`, in order."""
         return list(self.proto.graph.node)
 
     @property
     def named_nodes(self) -> list[tuple[str, str]]:
-        """Name and operator type of each node; a node without a name is numbered."""
+        """Name and operator type of each node; nodes without a name are numbered."""
         return [(node.name or f"{node.op_type}_{i}", node.op_type) for i, node in enumerate(self.proto.graph.node)]
 
     @property
@@ -413,7 +413,7 @@ class OnnxFile:
 
     @cached_property
     def ends(self) -> tuple[dict[str, Shape], dict[str, Shape]]:
-        """Shapes of its inputs, weights left out, and of its outputs, by name."""
+        """Shapes of inputs, without weights, and of outputs, by name."""
         graph, weights, ends = self.proto.graph, self.initialisers, []
         for values in (graph.input, graph.output):
             shapes = {v.name: tuple(d.dim_value for d in v.type.tensor_type.shape.dim) for v in values if v.name not in weights}
@@ -424,12 +424,12 @@ class OnnxFile:
 
     @cached_property
     def external(self) -> set[str]:
-        """Where weights lie that are not in the file, those of nested graphs included."""
+        """Files that hold the external weights, including those of nested graphs."""
         return external_locations(self.proto.graph)
 
     @cached_property
     def _tensors(self) -> tuple[dict[str, KnownTensor], dict[str, KnownTensor], list[Cost]]:
-        """The weights by name, all other tensors, and what each operator makes."""
+        """The weights by name, all other tensors, and the results of each operator."""
         proto, graph = self.proto, self.proto.graph
         need(not proto.functions and not proto.training_info, "it defines functions or training steps")
         need(not graph.sparse_initializer, "it has sparse weights")
@@ -446,7 +446,7 @@ class OnnxFile:
 
     @cached_property
     def cost(self) -> FileCost:
-        """Return the work and memory of a run, after checks of operators, weights and both bounds."""
+        """Work and memory of a run, after checks of operators, weights and both limits."""
         with _add_subject_to_errors(f"{self.path} cannot be run"):
             _, computed, costs = self._tensors
             _check_outputs(self.proto.graph, computed)
@@ -458,7 +458,7 @@ class OnnxFile:
 
     @cached_property
     def shapes(self) -> dict[str, Shape]:
-        """Shape of every tensor, weights included, worked out from its inputs."""
+        """Shape of every tensor, including weights, computed from the inputs."""
         with _add_subject_to_errors(f"{self.path} cannot be read"):
             weights, computed, _ = self._tensors
             return {name: tensor.shape for name, tensor in (weights | computed).items()}
@@ -470,9 +470,9 @@ class OnnxFile:
 
     @cached_property
     def graph(self) -> OpGraph:
-        """The file's operators as a graph; an int8 or fp16 subgraph comes back as if it were in reals.
+        """The file's operators as a graph; an int8 or fp16 subgraph is returned as if it were in fp32.
 
-        Operators that are identities at inference were not written and do not come back.
+        Operators that are identities at inference were not written and are missing.
         """
         (inputs, outputs), shapes = self.ends, self.shapes
         with _add_subject_to_errors(f"{self.path} is not as nn-stretch writes it"):
@@ -485,7 +485,7 @@ class OnnxFile:
 
 @contextlib.contextmanager
 def _add_subject_to_errors(sentence: str) -> Iterator[None]:
-    """Add the subject of errors to the start of their message."""
+    """Put the subject `sentence` before the message of errors."""
     try:
         yield
     except StretchError as error:
@@ -496,6 +496,6 @@ def open_onnx(path: Path) -> OnnxFile:
     """Return the model in an ONNX file.
 
     Args:
-        path: The file; its weights stay unread where they lie outside.
+        path: The file; external weights are not read.
     """
     return OnnxFile(path, decode(path, "write the bundle again with `stretch branch`"))

@@ -1,9 +1,9 @@
-"""Shapes and work of the operators that a bundle's files may hold, worked out before any runtime sees them.
+"""Shapes and work of the operators that a bundle's files may contain, computed before any runtime opens the files.
 
-Runtimes and the `onnx` package believe what a file says and start to allocate
-and compute; the rules here only multiply numbers, and refuse what does not fit.
-None of the operators holds a graph, a loop or a random number, and the size of
-what each makes follows from shapes and short constants alone.
+Runtimes and the `onnx` package trust a file and start to allocate and compute;
+the rules here only multiply numbers, and refuse operators that do not fit.
+No operator contains a graph, a loop or a random number, and the size of each
+result follows from shapes and short constants alone.
 """
 
 from predictors.registry import import_modules

@@ -1,4 +1,4 @@
-"""Operators that compute: elements, sums along axes, normalisations, products, windows, recurrent layers."""
+"""Operators that compute: elementwise functions, reductions, normalisations, products, windows and recurrent layers."""
 
 import math
 from functools import partial
@@ -31,7 +31,7 @@ from scheduler.formats.onnx.shapes.node import (
     same_shape_cost,
 )
 
-#: Element types that a Cast may make.
+#: Allowed target types of a Cast.
 CASTS = frozenset({FLOAT, FLOAT16, INT32, INT64, BOOL})
 
 _REAL = (
@@ -41,7 +41,7 @@ _REAL = (
 
 
 def _by_kind(kind: Kind) -> Rule:
-    """Return the rule of an operator that one kind is written by and no other."""
+    """Return the rule of an operator that belongs to one kind only."""
 
     def rule(node: ShapeNode) -> Cost:
         need(len(node.inputs) >= kind.min_inputs, f"it has {len(node.inputs)} inputs")
@@ -56,12 +56,12 @@ def _by_kind(kind: Kind) -> Rule:
 
 
 def _elementwise_cost(shape: tuple[int, ...], tensors: list[KnownTensor], type: int) -> Cost:
-    """Return one operation for each element and each tensor that is read."""
+    """Return the cost of one operation per element and input tensor."""
     return result_cost(shape, KnownTensor(shape).size * len(tensors), type)
 
 
 def _elementwise_rule(types: frozenset[int], count: int | None = None, result_type: int | None = None) -> Rule:
-    """Return the tensors of one type that broadcast: `count` of them or any number; into their own type or `made`."""
+    """Return the rule of an operator on broadcast tensors of one type: `count` of them or any number; the result has `result_type` or theirs."""
 
     def rule(node: ShapeNode) -> Cost:
         tensors = node.tensors(types)
@@ -98,7 +98,7 @@ def _cast(node: ShapeNode) -> Cost:
     need(to in CASTS, f"it casts to type {to}")
     values = x.values
     if values is not None and to in INDICES | {BOOL}:
-        # The nearest whole number towards zero; NaN and infinity stay unknown.
+        # Casts round to the next whole number towards zero; NaN and infinity stay unknown.
         are_integers = all(n == n and abs(n) < 1 << 53 for n in values)
         values = tuple(bool(n) if to == BOOL else int(n) for n in values) if are_integers else None
     return Cost((KnownTensor(x.shape, to, values),), x.size)
@@ -148,7 +148,7 @@ RULES.update(
 
 
 def _reduced_shape(shape: tuple[int, ...], axes: list[int], keep: bool) -> list[int]:
-    """Return the shape once these axes are reduced."""
+    """Return the shape after reducing the axes."""
     return [1 if i in axes else n for i, n in enumerate(shape) if keep or i not in axes]
 
 
@@ -194,7 +194,7 @@ def _batch_norm(node: ShapeNode) -> Cost:
 
 @rule("LayerNormalization")
 def _layer_norm(node: ShapeNode) -> Cost:
-    """Return the result, and the mean and the inverse deviation where they are asked for."""
+    """Return the result, and, if requested, the mean and the inverse deviation."""
     x, rank = node.tensor(0, REALS), len(node.shape(0))
     axis = node.axis("axis", -1, rank)
     normalised = x.shape[axis:]
@@ -209,7 +209,7 @@ def _layer_norm(node: ShapeNode) -> Cost:
 def _group_norm(node: ShapeNode) -> Cost:
     x, groups = node.tensor(0, REALS), node.integer("num_groups", 0)
     need(len(x.shape) >= 3 and groups > 0 and x.shape[1] % groups == 0, f"{groups} groups do not divide {list(x.shape)}")
-    # Before opset 21 it has a weight a group.
+    # Before opset 21 it has one weight per group.
     size = node.shape(1)
     need(size in ((groups,), (x.shape[1],)) and node.shape(2) == size, "its weights are not one number a channel")
     return same_shape_cost(x, 4)
@@ -238,7 +238,7 @@ def _lrn(node: ShapeNode) -> Cost:
 
 
 def _check_scales(node: ShapeNode, x: KnownTensor) -> None:
-    """A scale and a zero point for all elements, or for each place along one axis."""
+    """Check that there is one scale and zero point for all elements, or one for each position along one axis."""
     need(not node.integer("block_size", 0), "it has a scale for each block")
     axis = node.integer("axis", 1)
     for scales in [node.shape(i) for i in range(1, len(node.inputs))]:
@@ -292,7 +292,7 @@ def _gemm(node: ShapeNode) -> Cost:
 
 @rule("Einsum")
 def _einsum(node: ShapeNode) -> Cost:
-    """Return two tensors, each letter once in each, and the letters of the result stated."""
+    """Return the cost of a product of two tensors, with each letter once per tensor and an explicit result."""
     equation = node.string("equation", "").replace(" ", "")
     need(len(node.inputs) == 2, f"it has {len(node.inputs)} inputs, two are allowed")
     read, arrow, result = equation.partition("->")
@@ -308,17 +308,17 @@ def _einsum(node: ShapeNode) -> Cost:
     return result_cost([sizes[letter] for letter in result], math.prod(sizes.values()), node.tensor(0).type)
 
 
-#: Directions that a layer may run in, and how many these are.
+#: Directions of a recurrent layer, and the number of passes of each.
 _DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 
 
 def _recurrent(node: ShapeNode, gates: int, states: int) -> Cost:
-    """Return the shapes of all steps' outputs, and of the last states (ONNX operators, LSTM, GRU and RNN).
+    """Return the shapes of the outputs of all steps, and of the last states (ONNX operators, LSTM, GRU and RNN).
 
     Args:
-        node: A layer.
-        gates: Products with what arrives that each step makes.
-        states: Tensors that are handed from step to step.
+        node: The recurrent layer.
+        gates: Products with the input per step.
+        states: Tensors passed from step to step.
     """
     x = node.tensor(0, REALS)
     need(len(x.shape) == 3, f"its input has the shape {list(x.shape)}")
@@ -345,12 +345,12 @@ _LAYERS = {"GRU": (3, 1), "LSTM": (4, 2), "RNN": (1, 1)}
 RULES.update({op: partial(_recurrent, gates=gates, states=states) for op, (gates, states) in _LAYERS.items()})
 
 
-#: Elements a convolution may lay out in rows for a matrix product: four gigabytes of reals.
+#: Maximum number of elements that a convolution may copy for a matrix product: four gigabytes of reals.
 MAX_COLUMNS = 1 << 30
 
 
 def _image(node: ShapeNode, types: frozenset[int] = REALS) -> KnownTensor:
-    """Return the input 0, which must have a batch, channels, and one to three further axes."""
+    """Return input 0, which must have a batch, channels, and one to three further axes."""
     x = node.tensor(0, types)
     need(3 <= len(x.shape) <= 5, f"its input has the shape {list(x.shape)}")
     return x
@@ -362,7 +362,7 @@ def _pads(node: ShapeNode, axes: int) -> tuple[int, ...]:
 
 
 def _windows(node: ShapeNode, kernel: tuple[int, ...], image: Shape) -> Shape:
-    """Return the sizes of what a window that moves over an image gives."""
+    """Return the number of window positions along each axis of an image."""
     axes = len(kernel)
     strides, dilations = node.ints("strides", (1,) * axes, 1), node.ints("dilations", (1,) * axes, 1)
     pads, floors = _pads(node, axes), not node.integer("ceil_mode", 0)
@@ -371,7 +371,7 @@ def _windows(node: ShapeNode, kernel: tuple[int, ...], image: Shape) -> Shape:
         room = size + pads[i] + pads[i + axes] - dilations[i] * (kernel[i] - 1) - 1
         need(room >= 0, f"its window of {_product(kernel)} is larger than its input")
         steps = room // strides[i] if floors else -(-room // strides[i])
-        # a window that would begin in the padding behind the input is left out
+        # a window that would begin in the padding after the input is left out
         sizes.append(steps if not floors and steps * strides[i] >= size + pads[i] else steps + 1)
     return tuple(sizes)
 
@@ -426,7 +426,7 @@ def _check_columns(columns: int, weight: Shape, x: Shape) -> None:
 
 
 def _pool(node: ShapeNode, types: frozenset[int]) -> tuple[KnownTensor, int]:
-    """Return the output of a pool, and the elements of its window."""
+    """Return the output of a pool, and the number of elements of its window."""
     x = _image(node, types)
     axes = len(x.shape) - 2
     kernel, pads = node.ints("kernel_shape", (0,) * axes, 1), _pads(node, axes)
@@ -442,7 +442,7 @@ def _average_pool(node: ShapeNode) -> Cost:
 
 @rule("MaxPool")
 def _max_pool(node: ShapeNode) -> Cost:
-    """Return the largest element of each window, and where it lies where that is asked for."""
+    """Return the largest element of each window, and, if requested, its position."""
     pooled, taps = _pool(node, REALS | BYTES)
     return Cost((pooled, KnownTensor(pooled.shape, INT64))[: node.results], pooled.size * taps)
 
@@ -455,7 +455,7 @@ def _global_pool(node: ShapeNode) -> Cost:
 
 @rule("Col2Im")
 def _columns_to_image(node: ShapeNode) -> Cost:
-    """Return the windows that lie side by side, (n, channels · window, windows), added up where they overlap in an image."""
+    """Return the cost of adding up windows, (n, channels · window, windows), where they overlap in an image."""
     x, image, kernel = node.tensor(0, REALS), tuple(node.numbers(1)), tuple(node.numbers(2))
     need(
         1 <= len(image) == len(kernel) <= 3 and min(*image, *kernel) > 0, f"it makes an image of {_product(image)} with {_product(kernel)}"

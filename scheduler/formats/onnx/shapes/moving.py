@@ -1,4 +1,4 @@
-"""Operators that store, order, cut, join, repeat, choose and resize."""
+"""Operators that store, permute, slice, join, repeat, select and resize."""
 
 import math
 from collections.abc import Sequence
@@ -27,15 +27,15 @@ from scheduler.formats.onnx.shapes.node import (
     rule,
 )
 
-#: Constants of at most this many elements may be sizes, and keep their values.
+#: Maximum number of elements of a constant that may be sizes and therefore keeps its values.
 MAX_VALUES = 16
 
-#: Attributes of Constant that hold numbers, with whether they are lists and whether they are reals.
+#: Attributes of Constant that hold numbers: whether each is a list, and whether it holds reals.
 _STORED = {"value_float": (False, True), "value_floats": (True, True), "value_int": (False, False), "value_ints": (True, False)}
 
 
 def without_long_values(tensor: KnownTensor) -> KnownTensor:
-    """Return the tensor, without its values if they are too many to be sizes."""
+    """Return the tensor, without its values if these are too many to be sizes."""
     return tensor if tensor.size <= MAX_VALUES else KnownTensor(tensor.shape, tensor.type)
 
 
@@ -83,13 +83,13 @@ def _range(node: ShapeNode) -> Cost:
     first, last, step = (node.number(i) for i in range(3))
     need(step != 0, "its step is 0")
     counted = range(first, last, step)
-    # `len` of a range overflows where its bounds are far apart.
+    # `len` of a range overflows if its bounds are far apart.
     count = max(0, -(-(last - first) // step))
     return Cost((KnownTensor((count,), bounds[0].type, tuple(counted) if count <= MAX_VALUES else None),), count)
 
 
 def _real_range(bounds: Sequence[KnownTensor]) -> Cost:
-    """Return a range of reals, counted as ONNX Runtime counts it: the difference in single precision, the quotient in double."""
+    """Return a range of reals, counted as in ONNX Runtime: the difference in single precision, the quotient in double."""
     need(all(bound.size == 1 and bound.values for bound in bounds), "its bounds are no single constants")
     first, last, step = (np.float32(bound.values[0]) for bound in bounds if bound.values)
     need(bool(step != 0 and np.isfinite([first, last, step, last - first]).all()), f"it goes from {first:g} to {last:g} by {step:g}")
@@ -101,14 +101,14 @@ def _flatten(node: ShapeNode) -> Cost:
     x, rank = node.tensor(0), len(node.shape(0))
     axis = node.integer("axis", 1)
     need(-rank <= axis <= rank, f"its axis is {axis}")
-    # The axis may lie behind the last one.
+    # The axis may be one after the last axis.
     first = axis + rank if axis < 0 else axis
     return moved_cost(x, (math.prod(x.shape[:first]), math.prod(x.shape[first:])))
 
 
 @rule("Reshape")
 def _reshape(node: ShapeNode) -> Cost:
-    """ONNX Reshape: 0 keeps a size unless `allowzero`, -1 is worked out."""
+    """Return the cost of a Reshape: 0 keeps a size unless `allowzero`, and -1 is computed from the other sizes."""
     x, sizes = node.tensor(0), node.numbers(1)
     problem = f"it makes {sizes} of {list(x.shape)}"
     need(all(n >= -1 for n in sizes) and sizes.count(-1) <= 1, problem)
@@ -165,7 +165,7 @@ def _space_to_depth(node: ShapeNode) -> Cost:
     return result_cost((n, channels * block**2, height // block, width // block), x.size, x.type)
 
 
-#: From here on an end of a slice means the end of the axis.
+#: An end of a slice from this number on means the end of the axis.
 _MAX_PADDING = (1 << 31) - 1
 
 _PAD_MODES = ("constant", "reflect", "edge", "wrap")
@@ -185,7 +185,7 @@ def _concat(node: ShapeNode) -> Cost:
 
 
 def _concatenated_values(tensors: Sequence[KnownTensor]) -> tuple[float, ...] | None:
-    """Return the elements of short constants one after the other, where they are lists."""
+    """Return the concatenated elements of short constants, if these are lists."""
     values: list[float] = []
     for tensor in tensors:
         if tensor.values is None or len(tensor.shape) != 1:
@@ -224,7 +224,7 @@ def _slice(node: ShapeNode) -> Cost:
 
 
 def _slice_length(size: int, start: int, end: int, step: int) -> int:
-    """Return the elements between bounds, clamped as ONNX says: forwards to the axis, backwards to its elements and before them."""
+    """Return the number of elements between bounds, clamped as in ONNX: forwards to the axis, backwards to its elements and one before."""
     first, last = (bound + size if bound < 0 else bound for bound in (start, end))
     if step > 0:
         return len(range(min(max(first, 0), size), min(max(last, 0), size), step))
@@ -242,7 +242,7 @@ def _pad(node: ShapeNode) -> Cost:
     shape = list(x.shape)
     for i, axis in enumerate(axes):
         before, after = widths[i], widths[i + len(axes)]
-        # A negative width cuts off.
+        # A negative width crops.
         need(shape[axis] + min(0, before) + min(0, after) > 0, f"it cuts off everything by {widths}")
         limit = {"reflect": shape[axis] - 1, "wrap": shape[axis]}.get(mode, MAX_STEP)
         need(max(before, after) <= limit, f"it pads axis {axis} of {shape[axis]} by {max(before, after)} in the mode `{mode}`")
@@ -278,7 +278,7 @@ _INT64 = frozenset({INT64})
 
 
 def _check_range(indices: KnownTensor, size: int) -> None:
-    """Refuse known indices beyond the axis; a runtime may not look."""
+    """Refuse known indices beyond the axis, which a runtime may not check."""
     if indices.values is not None:
         need(all(-size <= n < size for n in indices.values), f"it reads beyond an axis of {size}")
 
@@ -296,7 +296,7 @@ def _gather(node: ShapeNode) -> Cost:
 
 
 def _elements(node: ShapeNode) -> tuple[KnownTensor, KnownTensor]:
-    """Return a tensor, and indices along one of its axes whose other sizes do not exceed the tensor's."""
+    """Return a tensor, and indices along one of its axes whose other sizes are at most the tensor's."""
     x, indices = node.tensor(0), node.tensor(1, INDICES)
     axis = node.axis("axis", 0, len(x.shape))
     fits = len(indices.shape) == len(x.shape) and all(i == axis or n <= x.shape[i] for i, n in enumerate(indices.shape))
@@ -312,7 +312,7 @@ def _gather_elements(node: ShapeNode) -> Cost:
 
 
 def _scatter(x: KnownTensor, updates: KnownTensor, expected: tuple[int, ...]) -> Cost:
-    """Return the tensor with others of this shape written into it."""
+    """Return the cost of writing a tensor of the expected shape into `x`."""
     need(updates.shape == expected and updates.type == x.type, f"it writes {list(updates.shape)} where {list(expected)} goes")
     return result_cost(x.shape, x.size + updates.size, x.type)
 
@@ -324,7 +324,7 @@ def _scatter_elements(node: ShapeNode) -> Cost:
 
 
 def _indexed_shape(x: KnownTensor, indices: KnownTensor, batch: int) -> tuple[int, ...]:
-    """Return the sizes of what one tuple of indices points at."""
+    """Return the shape of the part of `x` that one tuple of indices selects."""
     need(bool(indices.shape and x.shape), "one of its inputs is a single number")
     most = min(len(x.shape), len(indices.shape) - 1 if batch else len(x.shape))
     need(0 <= batch <= most and x.shape[:batch] == indices.shape[:batch], f"its batch_dims is {batch}")
@@ -355,16 +355,16 @@ def _one_hot(node: ShapeNode) -> Cost:
     return result_cost(shape, math.prod(shape), values.type)
 
 
-#: Elements of the input that each mode reads for an element along one axis.
+#: Number of input elements that each mode reads per result element along one axis.
 _TAPS = {"nearest": 1, "linear": 2, "cubic": 4, "bilinear": 2, "bicubic": 4}
 
-#: An axis grows by at most this; one of a single element, such as a global average, is repeated as often as the tensor may be large.
+#: Maximum factor on the size of an axis; an axis of one element, such as a global average, may grow to any size that a tensor may have.
 MAX_SCALE = 64
 
 
 @rule("Resize")
 def _resize(node: ShapeNode) -> Cost:
-    """ONNX Resize by scales (input 2) or to sizes (input 3), for all axes."""
+    """Return the cost of a Resize by scales (input 2) or to sizes (input 3), for all axes."""
     x, mode = node.tensor(0, REALS), node.string("mode", "nearest")
     need(mode in _TAPS and "axes" not in node.attrs, f"it resizes in the mode `{mode[:20]}` along some axes")
     need(node.string("coordinate_transformation_mode", "half_pixel") != "tf_crop_and_resize", "it crops")
@@ -375,7 +375,7 @@ def _resize(node: ShapeNode) -> Cost:
     allowed = all(new > 0 and (old == 1 or new <= MAX_SCALE * old) for new, old in zip(shape, x.shape, strict=True))
     need(allowed, f"it makes {shape} of {list(x.shape)}")
     axes = sum(new != old for new, old in zip(shape, x.shape, strict=True))
-    # Without a smaller side to be exact for, filters that widen as they shrink read each element once.
+    # Antialiasing filters widen as they shrink an image: every input element counts once per tap, whatever the new size.
     shrunk = x.size if node.integer("antialias", 0) else 0
     return result_cost(shape, math.prod(shape) * _TAPS[mode] ** axes + shrunk * _TAPS[mode], x.type)
 
@@ -384,7 +384,7 @@ def _by_scales(node: ShapeNode, shape: tuple[int, ...]) -> list[int]:
     scales = require(node.tensor(2).values, "its scales are no constant")
     need(len(scales) == len(shape), "it has no scale for each axis")
     need(all(0 < scale < 1 << 31 for scale in scales), f"its scales are {list(scales)}")
-    # In the precision in which scales are stored, as runtimes do: 0.7 of 10 is 7.
+    # In the stored precision of the scales, as runtimes compute it: 0.7 of 10 is 7.
     return [int(np.float32(size) * np.float32(scale)) for size, scale in zip(shape, scales, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""The view of a node that the rule of an operator reads, and the rule's answer."""
+"""A node in the form that the rules of operators read, and a rule's result."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,16 +11,16 @@ from predictors.shapes import Shape as Shape
 
 _T = TypeVar("_T")
 
-#: Strides, dilations and padding are at most this.
+#: Maximum of strides, dilations and padding.
 MAX_STEP = 1 << 12
 
-#: Axes of one tensor.
+#: Maximum number of axes of a tensor.
 MAX_RANK = 12
 
-#: Tensors that one operator writes.
+#: Maximum number of tensors that one operator writes.
 MAX_RESULTS = 256
 
-#: Element types, as ONNX numbers them.
+#: ONNX's numbers of the element types.
 FLOAT, UINT8, INT8, INT32, INT64, BOOL, FLOAT16 = 1, 2, 3, 6, 7, 9, 10
 
 TYPE_NAMES = {FLOAT: "float", UINT8: "uint8", INT8: "int8", INT32: "int32", INT64: "int64", BOOL: "bool", FLOAT16: "float16"}
@@ -34,15 +34,15 @@ ANY = NUMBERS | {BOOL}
 
 @dataclass(frozen=True)
 class KnownTensor:
-    """Facts of a tensor before anything is computed."""
+    """Facts about a tensor that are known without computing it."""
 
-    shape: Shape  # Its sizes, each axis from the first; 0 only for constants without elements.
-    type: int = FLOAT  # Its element type, one of `ANY`.
-    values: tuple[float, ...] | None = None  # Its elements in order, where it is a short constant.
+    shape: Shape  # Sizes of the axes; 0 only for constants without elements.
+    type: int = FLOAT  # Element type, one of `ANY`.
+    values: tuple[float, ...] | None = None  # Elements in order, if it is a short constant.
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """Number of elements."""
         return math.prod(self.shape)
 
     def reshape(self, shape: Sequence[int]) -> "KnownTensor":
@@ -52,44 +52,44 @@ class KnownTensor:
 
 @dataclass(frozen=True)
 class Cost:
-    """Outputs of an operator."""
+    """Outputs and work of an operator."""
 
-    results: tuple[KnownTensor, ...]  # The tensors that it writes, in order.
+    results: tuple[KnownTensor, ...]  # Tensors written, in order.
     work: int  # Multiply-accumulates, or operations on single elements.
 
     @property
     def shape(self) -> Shape:
-        """Of the first result."""
+        """Shape of the first result."""
         return self.results[0].shape
 
 
 @dataclass(frozen=True)
 class ShapeNode:
-    """One operator with what its result depends on."""
+    """One operator, with everything that its result depends on."""
 
-    inputs: tuple[KnownTensor | None, ...]  # Inputs; None for one that is left out.
-    attrs: Mapping[str, Any]  # Its attributes.
-    results: int = 1  # How many tensors it writes.
+    inputs: tuple[KnownTensor | None, ...]  # Inputs; None for an omitted one.
+    attrs: Mapping[str, Any]  # Attributes by name.
+    results: int = 1  # Number of tensors written.
 
     def optional(self, i: int) -> KnownTensor | None:
-        """Return the input `i`, or None if it is left out."""
+        """Return input `i`, or None if it is omitted."""
         return self.inputs[i] if i < len(self.inputs) else None
 
     def tensor(self, i: int, types: frozenset[int] = ANY) -> KnownTensor:
-        """Return the input `i`, which must be there and have one of these element types."""
+        """Return input `i`, which must exist and have one of these element types."""
         present = require(self.optional(i), f"it has no input {i}")
         need(present.type in types, f"its input {i} is of type {TYPE_NAMES[present.type]}")
         return present
 
     def tensors(self, types: frozenset[int] = ANY) -> list[KnownTensor]:
-        """Return all inputs, which must be of one element type, and one of these."""
+        """Return all inputs, which must have the same element type, one of `types`."""
         inputs = [self.tensor(i, types) for i in range(len(self.inputs))]
         need(bool(inputs), "it has no inputs")
         need(len({tensor.type for tensor in inputs}) == 1, "its inputs differ in their element types")
         return inputs
 
     def shape(self, i: int) -> Shape:
-        """Return the shape of input `i`, which must be there."""
+        """Return the shape of input `i`, which must exist."""
         return self.tensor(i).shape
 
     def numbers(self, i: int) -> list[int]:
@@ -100,13 +100,13 @@ class ShapeNode:
         return [int(n) for n in values]
 
     def number(self, i: int) -> int:
-        """Return the one whole number of input `i`."""
+        """Return the only whole number of input `i`."""
         numbers = self.numbers(i)
         need(len(numbers) == 1, f"its input {i} has {len(numbers)} numbers, one is needed")
         return numbers[0]
 
     def attribute_or_input(self, name: str, i: int) -> list[int] | None:
-        """Return the whole numbers that are an attribute, or input `i` in later opsets; None where both are left out."""
+        """Return whole numbers from an attribute, or from input `i` in later opsets; None if both are omitted."""
         if self.optional(i) is not None:
             return self.numbers(i)
         if name not in self.attrs:
@@ -116,7 +116,7 @@ class ShapeNode:
         return list(value)
 
     def ints(self, name: str, default: Sequence[int], minimum: int) -> tuple[int, ...]:
-        """Return a list of whole numbers among the attributes, as long as `default`, each within `least` and `MAX_STEP`."""
+        """Return a list of whole numbers from an attribute, as long as `default`, each from `minimum` to `MAX_STEP`."""
         value = self.attrs.get(name, default)
         listed = isinstance(value, Sequence) and not isinstance(value, bytes)
         need(listed and len(value) == len(default), f"its {name} is {str(value)[:60]}")
@@ -124,33 +124,33 @@ class ShapeNode:
         return tuple(value)
 
     def integer(self, name: str, default: int) -> int:
-        """Return a whole number among the attributes."""
+        """Return a whole number from an attribute."""
         value = self.attrs.get(name, default)
         need(isinstance(value, int), f"its {name} is no whole number")
         return int(value)
 
     def string(self, name: str, default: str) -> str:
-        """Return a word among the attributes."""
+        """Return a word from an attribute."""
         value = self.attrs.get(name, default)
         need(isinstance(value, bytes | str), f"its {name} is no word")
         return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
     def axis(self, name: str, default: int, rank: int) -> int:
-        """Return an axis among the attributes, counted from the first."""
+        """Return an axis from an attribute, counted from the first."""
         return normalise_axis(self.integer(name, default), rank, name)
 
 
 Rule = Callable[[ShapeNode], Cost]
 
-#: Outputs of each operator, by its name in ONNX.
+#: Rule of each operator, by its name in ONNX.
 RULES: RuleTable[Rule] = RuleTable()
 
-#: Decorator for the rule of operators of these names.
+#: Decorator that registers the rule of operators with these names.
 rule = RULES.add
 
 
 def require(value: _T | None, problem: str) -> _T:
-    """Return the value, which must not be None."""
+    """Return `value`, which must not be None."""
     if value is None:
         raise StretchError(problem)
     return value
@@ -167,7 +167,7 @@ def same_shape_cost(tensor: KnownTensor, work: int = 1) -> Cost:
 
 
 def moved_cost(tensor: KnownTensor, shape: Sequence[int]) -> Cost:
-    """Return the cost of the same elements in another shape."""
+    """Return the cost of giving the same elements another shape."""
     return Cost((tensor.reshape(shape),), tensor.size)
 
 
@@ -185,7 +185,7 @@ def normalise_axes(axes: Iterable[int], rank: int) -> list[int]:
 
 
 def broadcast(shapes: Sequence[Shape]) -> Shape:
-    """Return the shape that tensors of several shapes have together, as numpy has it."""
+    """Return the common shape of broadcast tensors, as in numpy."""
     result: list[int] = []
     need(bool(shapes), "it has no inputs")
     for i in range(1, max(map(len, shapes)) + 1):
@@ -199,7 +199,7 @@ _DYNAMIC_SIZES = "how large its result is depends on what the network computes"
 _NESTED_GRAPH = "it holds a graph, and how often that runs is not bounded"
 _RANDOM = "its result is random"
 
-#: The reason for operators that ONNX has and bundles have not.
+#: Reasons for operators that ONNX has and bundles may not contain.
 REASONS: Mapping[str, str] = {
     **dict.fromkeys(("Compress", "NonMaxSuppression", "NonZero", "Unique"), _DYNAMIC_SIZES),
     **dict.fromkeys(("If", "Loop", "Scan", "SequenceMap"), _NESTED_GRAPH),
@@ -209,6 +209,6 @@ REASONS: Mapping[str, str] = {
 
 
 def unsupported_reason(operator: str) -> str:
-    """Return the reason why a bundle holds no such operator, and what to do instead."""
+    """Return the reason why a bundle may not contain an operator, and what to do instead."""
     reason = REASONS.get(operator, "nn-stretch does not know its result or its cost")
     return f"no bundle holds `{operator[:60]}`: {reason}; take it out of the network, or write it with other operators"
