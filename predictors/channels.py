@@ -1,10 +1,10 @@
-"""Relations between the channels of an operator and those of its inputs, and its attributes with fewer channels.
+"""Relations between the channels of an operator and those of its inputs, and the attributes of an operator with fewer channels.
 
-The channels of a tensor are a row of *pieces*; a piece is a whole *group*
-seen with some channels per unit. A group is a set of units that are scaled as
-one. A kind's rule gives the pieces of its output from those of its inputs; where
-it does not know what happens to single channels it freezes the groups it
-touches, which is always safe.
+The channels of a tensor are a sequence of *pieces*; a piece is a whole *group*
+with some channels per unit. A group is a set of units that are scaled
+together. A kind's rule returns the pieces of its output from those of its inputs; if
+it does not know how single channels are used, it freezes the groups of its
+inputs, which is always safe.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,29 +19,29 @@ Pieces = tuple[Piece, ...]
 
 @dataclass(frozen=True)
 class OperatorView:
-    """Facts that a rule may read."""
+    """Facts that a channel rule may read."""
 
     inputs: Sequence[Shape]  # Shapes of the operator's inputs.
-    attrs: Attrs  # Its attributes.
-    shape: Shape  # Of its output.
+    attrs: Attrs  # Attributes of the operator.
+    shape: Shape  # Shape of the operator's output.
 
 
 @dataclass(frozen=True)
 class Narrowed:
-    """Channels of an operator in a scaled copy."""
+    """Numbers of channels of an operator in a scaled copy."""
 
-    before: int  # Channels that the original reads.
-    after: int  # Channels that the copy reads.
-    out: int  # Channels that the copy writes.
-    position: Callable[[int], int]  # Position, in the copy's input, of a channel that the original reads.
+    before: int  # Input channels of the original.
+    after: int  # Input channels of the copy.
+    out: int  # Output channels of the copy.
+    position: Callable[[int], int]  # Maps an input channel of the original to its position in the copy's input.
 
 
 class Groups:
-    """Union-find over groups, with a factor where units were coarsened.
+    """Union-find over groups, with a factor for coarsened units.
 
     Attributes:
         units: Number of units of each group.
-        frozen: Whether each group must keep them all.
+        frozen: Whether each group must keep all its units.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Groups:
         self.frozen: list[bool] = []
 
     def new(self, units: int, frozen: bool = False) -> int:
-        """Make a group with some units; return its number."""
+        """Create a group with `units` units, and return its number."""
         group = len(self._parent)
         self._parent.append(group)
         self._factor.append(1)
@@ -60,7 +60,7 @@ class Groups:
         return group
 
     def find(self, piece: Piece) -> Piece:
-        """Return the piece in terms of the group that its own was made part of."""
+        """Return the piece in terms of the group that its own group was merged into."""
         group, per = piece
         while self._parent[group] != group:
             per *= self._factor[group]
@@ -68,12 +68,12 @@ class Groups:
         return group, per
 
     def size(self, piece: Piece) -> int:
-        """Return the channels of a piece."""
+        """Return the number of channels of a piece."""
         group, per = self.find(piece)
         return self.units[group] * per
 
     def coarsen(self, group: int, units: int) -> None:
-        """Let `group` have only `units` units, each that much larger."""
+        """Reduce `group` to `units` units, each of which is larger by the same factor."""
         factor = self.units[group] // units
         if factor == 1:
             return
@@ -81,7 +81,7 @@ class Groups:
         self._factor[group] = factor
 
     def unify(self, a: Piece, b: Piece) -> bool:
-        """Make both pieces one group; False if their sizes differ."""
+        """Merge the groups of two pieces; return False if their sizes differ."""
         (ga, pa), (gb, pb) = self.find(a), self.find(b)
         if self.units[ga] * pa != self.units[gb] * pb:
             return False
@@ -91,14 +91,14 @@ class Groups:
         self.coarsen(ga, common)
         self.coarsen(gb, common)
         (ga, pa), (gb, pb) = self.find(a), self.find(b)
-        # Equal sizes and equal units: the channels per unit are equal too.
+        # Equal sizes and equal units imply equal channels per unit.
         self._parent[ga] = gb
         self._factor[ga] = 1
         self.frozen[gb] = self.frozen[gb] or self.frozen[ga]
         return True
 
     def tie(self, pieces: Sequence[Piece], units: int) -> bool:
-        """Make pieces of any sizes one group of this many units; False if they cannot have as many."""
+        """Merge the groups of pieces of any sizes into one group of `units` units; return False if a piece cannot have that many."""
         if any(self.size(piece) % units or self.units[self.find(piece)[0]] % units for piece in pieces):
             return False
         for piece in pieces:
@@ -112,7 +112,7 @@ class Groups:
         return True
 
     def freeze(self, pieces: Pieces) -> None:
-        """Let every group of some pieces keep all its units."""
+        """Make the groups of all pieces keep all their units."""
         for piece in pieces:
             self.frozen[self.find(piece)[0]] = True
 
@@ -121,7 +121,7 @@ ChannelRule = Callable[[Groups, OperatorView, Sequence[Pieces]], Pieces]
 
 
 def new_channels(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces:
-    """Return the channels of their own: any of them may be left out."""
+    """Return new channels, any of which may be left out."""
     return ((groups.new(width(view.shape)), 1),)
 
 
@@ -131,19 +131,19 @@ def same_channels(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> 
 
 
 def freeze_all(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces:
-    """Return the rule of an unknown operator: neither its inputs nor its output may be scaled."""
+    """Freeze the inputs of an unknown operator, and return a frozen output: none of them may be scaled."""
     for pieces in ins:
         groups.freeze(pieces)
     return ((groups.new(width(view.shape), frozen=True), 1),)
 
 
 def side_by_side(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces:
-    """Return the channels of one input behind those of the other."""
+    """Return the channels of all inputs, one input after the other."""
     return tuple(piece for pieces in ins for piece in pieces)
 
 
 def tied_channels(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces:
-    """Return the channel i of every input is one with channel i of the others; what has one channel for all keeps it."""
+    """Tie channel i of every input to channel i of the others, and return the channels; freeze inputs with one channel for all."""
     wide = [pieces for pieces, shape in zip(ins, view.inputs, strict=True) if width(shape) == width(view.shape)]
     for pieces, shape in zip(ins, view.inputs, strict=True):
         if width(shape) != width(view.shape):

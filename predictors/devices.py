@@ -1,6 +1,6 @@
-"""Device profiles: facts about a device's processors and links, read from TOML.
+"""Device profiles: facts about a device's processors and links, in TOML files.
 
-Every number of a profile is a `Quantity`: a value and where it comes from.
+Every number in a profile is a `Quantity`: a value with its source.
 A profile is data, so a new device is a new file in `predictors/profiles/`.
 """
 
@@ -23,7 +23,7 @@ from predictors.fits import Fit, Prior, PriorFile, fit_path, prior_path, read_fi
 from predictors.host import kind_of
 from predictors.thermal import Thermal
 
-# A device's profile: numbers with their sources. Each error in its file is reported with its place.
+# A device's profile: numbers with their sources. Each error in a profile is reported with its position in the file.
 
 Precision = Literal["fp32", "fp16", "int8"]
 Layout = Literal["NCHW", "NHWC", "PHWC4"]
@@ -31,15 +31,15 @@ Layout = Literal["NCHW", "NHWC", "PHWC4"]
 #: Bytes of one element.
 ITEM_BYTES: dict[str, int] = {"fp32": 4, "fp16": 2, "int8": 1}
 
-#: Kinds of kernels a profile states an efficiency for.
+#: Kinds of kernels with an efficiency in each profile.
 KERNEL_KINDS = ("conv1x1", "conv", "depthwise", "grouped", "linear", "matmul", "pool", "reduce", "elementwise", "copy")
 
-#: Kinds that a profile may leave out, which then have the efficiency of `linear`.
+#: Kinds without an efficiency in some profiles, which then have the efficiency of `linear`.
 _LIKE_LINEAR = ("matmul",)
 
 _HINT = "predictors/profiles/host.toml shows every key"
 
-#: Limits of a device's numbers: products and quotients of several stay finite.
+#: Limits of a device's numbers, so that products and quotients of several stay finite.
 _MIN, _MAX = 1e-15, 1e15
 
 _Positive = Annotated[float, msgspec.Meta(ge=_MIN, le=_MAX)]
@@ -53,7 +53,7 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Positive(_Part, frozen=True):
-    """A number above zero and the key of its source in the profile's ``[sources]``."""
+    """A number above zero, and the key of its source in the profile's ``[sources]``."""
 
     value: _Positive
     source: _Text
@@ -77,20 +77,20 @@ _Factor = Annotated[float, msgspec.Meta(ge=0.1, le=100)]
 
 
 class Contention(_Part, frozen=True):
-    """Factors on the time of kernels of one processor while another one computes, below 1 where they get faster, and the key of their source."""
+    """Factors on the time of a processor's kernels while another one computes, below 1 if they get faster, and the key of their source."""
 
-    value: _Factor  # Of kernels that multiply.
+    value: _Factor  # Factor on kernels that multiply.
     low: _Factor  # Lower end of its 90 % interval.
-    high: _Factor  # Upper end.
+    high: _Factor  # Upper end of the interval.
     source: _Text
-    memory: _Factor | None = None  # Of kernels that move memory, which is as uncertain; `value` if None.
+    memory: _Factor | None = None  # Factor on kernels that move memory, with the same relative uncertainty; `value` if None.
 
 
 class SlowdownFactors(NamedTuple):
     """Factors on the time of kernels while other processors compute."""
 
-    arithmetic: float  # Of kernels that multiply.
-    memory: float  # Of kernels that move memory.
+    arithmetic: float  # Factor on kernels that multiply.
+    memory: float  # Factor on kernels that move memory.
 
 
 class Spread(_Part, frozen=True):
@@ -101,7 +101,7 @@ class Spread(_Part, frozen=True):
 
 
 class Cores(_Part, frozen=True):
-    """Numbers of CPU cores as the device's system counts them, and the key of their source."""
+    """Numbers of CPU cores in the numbering of the device's system, and the key of their source."""
 
     value: tuple[Annotated[int, msgspec.Meta(ge=0, le=1023)], ...]
     source: _Text
@@ -111,76 +111,77 @@ Quantity = Positive | NotNegative | RatioWithSource | Contention | Spread | Core
 
 
 class CoreSet(_Part, frozen=True):
-    """One way to run a processor: a choice of cores."""
+    """A choice of cores on which a processor runs."""
 
     cores: str  # The cores in words.
-    #: Arithmetic peak of all these cores together per precision, 10⁹ operations a second (a multiply-accumulate is two).
+    #: Arithmetic peak of all these cores together per precision, 10⁹ operations per second (a multiply-accumulate is two).
     peak_gops: dict[Precision, Positive]
-    scaling: RatioWithSource  # Fraction of the peak that remains after threads wait for each other.
-    bandwidth_gbs: Positive  # Sustained DRAM bandwidth, 10⁹ bytes a second.
-    cache_kib: Positive  # Cache these cores keep activations in, KiB.
-    cache_gbs: Positive  # Bandwidth of that cache, 10⁹ bytes a second.
+    scaling: RatioWithSource  # Fraction of the peak that remains despite waiting between threads.
+    bandwidth_gbs: Positive  # Sustained DRAM bandwidth, 10⁹ bytes per second.
+    cache_kib: Positive  # Size of the cache that holds activations for these cores, KiB.
+    cache_gbs: Positive  # Bandwidth of the cache, 10⁹ bytes per second.
     power_w: Positive | None = None  # Power while it computes, W.
 
 
 class ProcessorProfile(_Part, frozen=True):
     """One processor of a device."""
 
-    backend: str  # Fusion rules of the runtime that drives it (`predictors/fusion_rules`).
-    layout: Layout  # How it keeps activations.
+    backend: str  # Fusion rules of the runtime that drives the processor (`predictors/fusion_rules`).
+    layout: Layout  # Memory layout of activations.
     default_precision: Precision  # Precision a plan uses by default.
-    default_core_set: str  # Core set meant by the bare processor name.
-    width_slice: Positive  # Output channels are computed in multiples of this many.
-    reduce_slice: Positive  # Input channels are computed in multiples of this many.
+    default_core_set: str  # Core set used for the processor's name without a core set.
+    width_slice: Positive  # Output channels are computed in multiples of this number.
+    reduce_slice: Positive  # Input channels are computed in multiples of this number.
     launch_us: NotNegative  # Time to start one kernel, µs.
-    half_outputs: NotNegative  # Output elements of a kernel at which it reaches half of its rate.
-    #: Work per output element of a convolution in addition to its products (bias, re-quantisation, store), in multiply-accumulates.
+    half_outputs: NotNegative  # Number of output elements at which a kernel reaches half of its maximum rate.
+    #: Additional work per output element of a convolution (bias, re-quantisation, store), in multiply-accumulates.
     epilogue_macs: NotNegative
     uncertainty: Positive  # Relative half-width of the 90 % interval around a prediction without a fit.
-    efficiency: dict[str, RatioWithSource]  # Fraction of the peak per kernel kind when nothing else limits.
+    efficiency: dict[str, RatioWithSource]  # Fraction of the peak per kernel kind if nothing else limits.
     core_sets: dict[str, CoreSet]  # Core sets by name.
-    contention: dict[str, Contention] = {}  # Slowing by each processor that computes at the same time; none by those that it leaves out.
-    #: Share of the CPU, on the core set that a plan uses, that the thread takes which feeds this processor while it computes; 0 if None.
+    contention: dict[str, Contention] = {}  # Slowdown by each processor that computes at the same time; missing processors cause none.
+    #: Share of the CPU, on the core set of the plan, taken by the thread that feeds this processor while it computes; 0 if None.
     feeder: RatioWithSource | None = None
-    idle_w: NotNegative | None = None  # Power while it has no work in a run, W; None where not known, and then not counted.
-    waiting_w: NotNegative | None = None  # Power while it waits for other processors between its parts of a run, W; `idle_w` if None.
-    #: Whether plans use it only where it is named, since apps or the paper's runtime cannot reach it everywhere.
+    idle_w: NotNegative | None = None  # Power while the processor has no work in a run, W; None if unknown, and then not counted.
+    waiting_w: NotNegative | None = None  # Power while the processor waits for others between its parts of a run, W; `idle_w` if None.
+    #: Whether plans use the processor only on request, because apps or the paper's runtime cannot reach it everywhere.
     optional: bool = False
-    #: Backends of other kinds of processors whose fits describe this one, where no processor of its kind was fitted.
+    #: Backends of other kinds of processors whose fits describe this processor, if no processor of its kind was fitted.
     relatives: tuple[str, ...] = ()
-    #: Replacements, in scaled branches, of operators that the processor lacks or is slow at; its runtime applies exact ones to all (`predictors.rewrites`).
+    #: Replacements, in scaled branches, of operators that the processor lacks or runs slowly; its runtime applies exact ones
+    #: everywhere (`predictors.rewrites`).
     rewrites: tuple[str, ...] = ()
-    #: The delegate of its measurements, which also runs its subgraphs; empty for the usual one of `stretch run`.
+    #: Delegate of the processor's measurements, which also runs its subgraphs; empty for the default one of `stretch run`.
     delegate: str = ""
-    unsupported: tuple[str, ...] = ()  # Kinds of operators that its runtime does not compute: the CPU does, and tensors go there and back.
+    unsupported: tuple[str, ...] = ()  # Kinds of operators that the CPU computes instead, with transfers both ways.
 
     @property
     def launching(self) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-        """Everything that decides which kernels a graph becomes: backend, operators that the runtime lacks, rewrites."""
+        """Everything that decides the kernels of a graph: backend, operators that the runtime lacks, rewrites."""
         return self.backend, self.unsupported, self.rewrites
 
 
 class LinkProfile(_Part, frozen=True):
-    """How a tensor moves between the CPU and one other processor, in one runtime."""
+    """Transfer of a tensor between the CPU and one other processor, in one runtime."""
 
-    #: Runtime and interface that the numbers belong to: another one on the same device may be several times faster or slower.
+    #: Runtime and interface of the numbers: another one on the same device may be several times faster or slower.
     runtime: _Text
-    map_ms: NotNegative  # Fixed time to hand a tensor to the processor, ms.
-    unmap_ms: NotNegative  # Fixed time to make its result readable by the CPU, ms.
-    sync_ms: NotNegative  # Time to notice that it has finished, and for threads of the CPU to wake up, ms.
-    convert_gbs: Positive  # Rate of layout and precision conversion and copying on the way to the processor, 10⁹ bytes a second.
-    convert_back_gbs: Positive | None = None  # The same on the way back; `convert_gbs` if None.
-    #: Ends of the factor that a transfer's time may be off by, nine times in ten; half to twice if None (`stretch.planning.cost.compare`).
+    map_ms: NotNegative  # Fixed time to hand over a tensor to the processor, ms.
+    unmap_ms: NotNegative  # Fixed time until the CPU can read the processor's result, ms.
+    sync_ms: NotNegative  # Time until the CPU notices the end and its threads wake up, ms.
+    convert_gbs: Positive  # Rate of conversion and copying to the processor, 10⁹ bytes per second.
+    convert_back_gbs: Positive | None = None  # Rate back from the processor; `convert_gbs` if None.
+    #: 90 % interval of the factor on a transfer's time; half to twice if None (`stretch.planning.cost.compare`).
     spread: Spread | None = None
 
     @property
     def fixed_ms(self) -> float:
-        """Fixed time of an exchange, there and back, ms."""
+        """Fixed time of an exchange, both ways, ms."""
         return self.map_ms.value + self.unmap_ms.value + self.sync_ms.value
 
 
 class ProfileFile(_Part, frozen=True):
-    """A profile as its TOML file has it."""
+    """A profile in the form of its TOML file."""
 
     id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.-]+$")]
     name: _Text
@@ -188,21 +189,21 @@ class ProfileFile(_Part, frozen=True):
     sources: dict[str, _Text]
     processors: dict[str, ProcessorProfile]
     links: dict[str, LinkProfile]
-    aliases: tuple[_Text, ...] = ()  # Other names that `load_device` knows it by: of the chip, its part numbers, the product.
-    left_out: dict[str, _Text] = {}  # Processors that the device has and the profile lacks, with the reason.
+    aliases: tuple[_Text, ...] = ()  # Other names for `load_device`: of the chip, its part numbers and the product.
+    left_out: dict[str, _Text] = {}  # Processors of the device that the profile lacks, with the reason.
     little_cores: Cores | None = None
     thermal: Thermal | None = None
 
 
 def profile_error(path: Path, raw: dict[str, Any], error: Exception) -> StretchError:
-    """Return the defects of a profile that does not fit the schema, with their places in the file."""
+    """Return an error with the first defect of a file that does not fit the schema, with its position."""
     fault = find_fault(raw, ProfileFile)
     problem, hint = (str(error), None) if fault is None else (fault.sentence, fault.hint)
     return StretchError(f"{path} is not a device profile: {problem}", hint or _HINT)
 
 
 def check_profile(path: Path, parsed: ProfileFile) -> None:
-    """Refuse defects that a schema cannot express."""
+    """Refuse defects in a profile that a schema cannot express."""
 
     def fail(problem: str, hint: str | None = None) -> StretchError:
         return StretchError(f"{path} is not a device profile: {problem}", hint or _HINT)
@@ -256,7 +257,7 @@ def check_profile(path: Path, parsed: ProfileFile) -> None:
 
 
 def quantities(part: object, path: str = "") -> list[tuple[str, Quantity]]:
-    """Return every number of a profile or a part of one, with its place in the file."""
+    """Return every number of a profile, or of a part of it, with its position in the file."""
     if isinstance(part, Quantity):
         return [(path, part)]
     quantities_by_name: list[tuple[str, Quantity]] = []
@@ -303,36 +304,36 @@ PROFILE_FOLDER = Path(__file__).parent / "profiles"
 
 @dataclass(frozen=True)
 class Processor:
-    """A processor with one core set, in the units the predictors use."""
+    """A processor with one core set, in the units of the predictors."""
 
-    name: str  # As it is written in a design, such as ``cpu`` or ``cpu[1large]``.
+    name: str  # Name in a design, such as ``cpu`` or ``cpu[1large]``.
     family: str  # Name without the core set.
     core_set: str  # Name of the core set.
     profile: ProcessorProfile  # The processor's profile.
     cores: CoreSet  # The core set's profile.
-    fits: Mapping[str, Fit]  # Fits to measurements on it, by precision.
-    priors: Mapping[str, Prior]  # Estimates from its relatives, by precision.
+    fits: Mapping[str, Fit]  # Fits to measurements on the processor, by precision.
+    priors: Mapping[str, Prior]  # Priors from related processors, by precision.
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
-        """Precisions it can run, most precise first."""
+        """Supported precisions, most precise first."""
         return tuple(sorted(self.cores.peak_gops, key=lambda p: -ITEM_BYTES[p]))
 
     @property
     def default_precision(self) -> Precision:
-        """Return the precision used by default."""
+        """Precision used by default."""
         return self.profile.default_precision
 
     @property
     def width_slice(self) -> int:
-        """Channels that widths are best multiples of."""
+        """Number of channels of which widths should be multiples."""
         return round(self.profile.width_slice.value)
 
     def check_precision(self, precision: str | None) -> Precision:
-        """Return `precision`, or the default where it is None.
+        """Return `precision`, or the default precision if it is None.
 
         Raises:
-            UsageError: If the processor cannot run it.
+            UsageError: If the processor does not support it.
         """
         if precision is None:
             return self.default_precision
@@ -343,14 +344,14 @@ class Processor:
 
 
 class InferenceConstant(NamedTuple):
-    """Time of an inference on a processor in addition to its kernels."""
+    """Time of an inference on a processor beyond its kernels."""
 
     ms: float  # The time.
     high: float  # Upper end of its 90 % interval, as a factor.
 
 
 class DeviceProfile(ProfileFile, frozen=True, kw_only=True, dict=True):
-    """A device: its profile, and the fits and priors of its processors.
+    """A device with its profile, and with the fits and priors of its processors.
 
     Args:
         id: Short name, used on the command line.
@@ -359,13 +360,13 @@ class DeviceProfile(ProfileFile, frozen=True, kw_only=True, dict=True):
         sources: Sources of the numbers, by key.
         processors: Profile of each processor.
         links: Link between the CPU and each other processor.
-        aliases: Other names of the device and its chip, which `load_device` takes.
-        left_out: Processors that the device has and the profile lacks, with the reason.
-        little_cores: Cores for threads that only wait for another processor (paper 003, section 6.2); None if not known.
-        thermal: Heating of the chip; None if not known.
+        aliases: Other names of the device and its chip, for `load_device`.
+        left_out: Processors of the device that the profile lacks, with the reason.
+        little_cores: Cores for threads that only wait for another processor (paper 003, section 6.2); None if unknown.
+        thermal: Thermal model of the chip; None if unknown.
         fits: Fits to measurements on the device, by processor, core set and precision.
-        priors: Estimates from the fits of other devices, by the same keys.
-        file: Path of its file; empty for a profile that ships.
+        priors: Priors from the fits of other devices, by the same keys.
+        file: Path of the profile's file; empty for a shipped profile.
     """
 
     fits: Mapping[tuple[str, str, str], Fit] = {}
@@ -374,12 +375,12 @@ class DeviceProfile(ProfileFile, frozen=True, kw_only=True, dict=True):
 
     @property
     def cli_name(self) -> str:
-        """Return its name on the command line."""
+        """Name of the device on the command line."""
         return self.file or self.id
 
     @cached_property
     def calibrated(self) -> bool:
-        """Whether every processor, with its default core set and precision, was fitted to measurements on the device."""
+        """Whether every processor, with its default core set and precision, has a fit to measurements on the device."""
 
         def measured(processor: Processor) -> bool:
             fit, prior = processor.fits.get(processor.default_precision), processor.priors.get(processor.default_precision)
@@ -389,7 +390,7 @@ class DeviceProfile(ProfileFile, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def variants(self) -> tuple[str, ...]:
-        """Every processor name: the default core set by its bare name, then the others."""
+        """Names of all processors: each default core set without a core set's name, then the others."""
         names = []
         for family, processor in self.processors.items():
             names.append(family)
@@ -397,10 +398,10 @@ class DeviceProfile(ProfileFile, frozen=True, kw_only=True, dict=True):
         return tuple(names)
 
     def processor(self, name: str) -> Processor:
-        """Return the processor called `name`, such as ``cpu`` or ``cpu[1large]``.
+        """Return the processor `name`, such as ``cpu`` or ``cpu[1large]``.
 
         Raises:
-            UnknownNameError: If the device has none of that name.
+            UnknownNameError: If the device has no such processor.
         """
         cached = self._by_name.get(name)
         if cached is None:
@@ -408,7 +409,7 @@ class DeviceProfile(ProfileFile, frozen=True, kw_only=True, dict=True):
         return cached
 
     def inference_constant(self, name: str) -> InferenceConstant | None:
-        """Return the time that an inference takes on a processor in addition to its kernels, where whole networks were measured on it; None elsewhere."""
+        """Return the time of an inference beyond its kernels, with its interval, from measured networks; None without measurements."""
         processor = self.processor(name)
         fit, prior = processor.fits.get(processor.default_precision), processor.priors.get(processor.default_precision)
         if fit is not None:
@@ -417,7 +418,7 @@ class DeviceProfile(ProfileFile, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def default_processors(self) -> tuple[str, ...]:
-        """Return the processors that a plan uses by default."""
+        """Processors that a plan uses by default."""
         return tuple(name for name, processor in self.processors.items() if not processor.optional)
 
     @cached_property
@@ -425,11 +426,11 @@ class DeviceProfile(ProfileFile, frozen=True, kw_only=True, dict=True):
         return {}
 
     def slowdown(self, name: str, others: Iterable[str]) -> SlowdownFactors:
-        """Return the factors on the times of a processor while some others compute: the products of those by each, as measured on chips with three.
+        """Return the factors on a processor's times while others compute: the product of their factors, as measured on chips with three.
 
         Args:
-            name: Of the processor, with or without core set.
-            others: Names of the others.
+            name: Name of the processor, with or without core set.
+            others: Names of the other processors.
         """
         stated = self.processors[kind_of(name)].contention
         by_each = [stated[kind] for kind in sorted({kind_of(other) for other in others}) if kind in stated]
@@ -439,13 +440,13 @@ class DeviceProfile(ProfileFile, frozen=True, kw_only=True, dict=True):
         )
 
     def feeder(self, name: str) -> float:
-        """Return the share of the CPU that the thread takes which feeds a processor while it computes; 0 where its profile states none.
+        """Return the share of the CPU taken by the thread that feeds a computing processor; 0 if the profile states none.
 
         Args:
-            name: Of the processor, such as ``gpu``.
+            name: Name of the processor, such as ``gpu``.
 
         Raises:
-            UnknownNameError: If the device has none of that name.
+            UnknownNameError: If the device has no such processor.
         """
         stated = self.processor(name).profile.feeder
         return stated.value if stated else 0.0
@@ -486,7 +487,7 @@ class DeviceProfile(ProfileFile, frozen=True, kw_only=True, dict=True):
 
 
 def _by_core_set(values: Mapping[tuple[str, str, str], T]) -> dict[tuple[str, str], dict[str, T]]:
-    """Return the facts of each core set, by precision."""
+    """Return the values of each core set, by precision."""
     by_core_set: dict[tuple[str, str], dict[str, T]] = {}
     for (processor, core_set, precision), value in values.items():
         by_core_set.setdefault((processor, core_set), {})[precision] = value
@@ -494,7 +495,7 @@ def _by_core_set(values: Mapping[tuple[str, str, str], T]) -> dict[tuple[str, st
 
 
 def list_devices() -> list[str]:
-    """Return the ids of the profiles that ship with nn-stretch, sorted."""
+    """Return the ids of the shipped profiles, sorted."""
     return sorted(path.stem for path in PROFILE_FOLDER.glob("*.toml"))
 
 
@@ -504,11 +505,11 @@ def is_pattern(name: str) -> bool:
 
 
 def load_devices(names: str) -> "list[DeviceProfile]":
-    """Return the profiles of ids, names of devices, files and wildcard patterns, separated by commas, each once.
+    """Return each profile named by ids, device names, files and wildcard patterns, separated by commas, once.
 
     Raises:
-        UsageError: If one of them is empty.
-        UnknownNameError: If nothing is called so.
+        UsageError: If a name in the list is empty.
+        UnknownNameError: If no profile has a name.
     """
     profiles: dict[str, DeviceProfile] = {}
     for word in (part.strip() for part in names.split(",")):
@@ -523,13 +524,13 @@ def load_devices(names: str) -> "list[DeviceProfile]":
 
 
 def find_device(name: str) -> str:
-    """Return the id of the shipped profile for an id, or for a name of its device or chip in any spelling.
+    """Return the id of the shipped profile for an id or for any spelling of its device's or chip's name.
 
     Args:
-        name: Such as ``s25``, ``Galaxy S25`` or ``SM8750``.
+        name: A name such as ``s25``, ``Galaxy S25`` or ``SM8750``.
 
     Raises:
-        UnknownNameError: If no profile has that name, or several have.
+        UnknownNameError: If no profile has the name, or several have it.
     """
     ids = list_devices()
     if name in ids:
@@ -543,7 +544,7 @@ def find_device(name: str) -> str:
         return matching[0]
     if matching:
         raise UnknownNameError(f"`{name}` is the name of {len(matching)} profiles", f"choose one of {', '.join(matching)}")
-    # another number is another chip: only a name with the same digits can be a misspelling
+    # a different number means a different chip: only a name with the same digits can be a misspelling
     digits = re.sub(r"\D", "", name)
     candidates = [word for words in names.values() for word in words if re.sub(r"\D", "", word) == digits]
     if "," in name:
@@ -558,7 +559,7 @@ def find_device(name: str) -> str:
 
 
 def _profile_names(path: Path) -> list[str]:
-    """Return the names of a shipped profile in addition to its id."""
+    """Return the names of a shipped profile, except for its id."""
     profile = read_toml(path, "device profile")
     return [profile["name"], *profile.get("aliases", ())]
 
@@ -569,10 +570,10 @@ def _normalise(name: str) -> str:
 
 
 def profile_path(device: str | Path) -> Path:
-    """Return the file of a profile that is named as `load_device` takes it, whether or not it is there.
+    """Return the path of a profile from any name that `load_device` accepts, whether or not the file exists.
 
     Raises:
-        UnknownNameError: If a name is of no shipped profile, or of several.
+        UnknownNameError: If no shipped profile has the name, or several have it.
     """
     text = str(device)
     if isinstance(device, Path) or text.endswith(".toml") or "/" in text:
@@ -588,7 +589,7 @@ def load_device(device: str | Path) -> DeviceProfile:
             path of a TOML file.
 
     Raises:
-        UnknownNameError: If it is none of these, or a chip that several profiles have.
+        UnknownNameError: If it is none of these, or the chip of several profiles.
         StretchError: If the file cannot be read or is not a profile.
     """
     path = profile_path(device)

@@ -1,4 +1,4 @@
-"""Energy of a run from a profile's power figures, by what each processor does (paper 003, section 7.3, figure 10)."""
+"""Energy of a run from a profile's power figures, by the state of each processor (paper 003, section 7.3, figure 10)."""
 
 from collections.abc import Iterator, Mapping
 from typing import Literal
@@ -12,14 +12,14 @@ State = Literal["busy", "waiting", "idle"]
 
 
 class EnergyPart(msgspec.Struct, frozen=True, kw_only=True):
-    """Energy of one processor in one state; a row of `predicted.energy` in the command line's JSON."""
+    """Energy of one processor in one state; a row of `predicted.energy` in the JSON of the command line."""
 
-    processor: str  # Name, with or without core set; of one without work its family.
+    processor: str  # Name, with or without core set; for a processor without work, its family.
     state: State  # One of `State`.
-    ms: float  # For how long.
-    power_w: float | None  # Power meanwhile, W; None where the profile states none.
-    mj: float | None  # Energy, mJ; None where the profile states no power.
-    source: str | None  # Where the profile has the power from.
+    ms: float  # Time in the state.
+    power_w: float | None  # Power in the state, W; None if the profile states none.
+    mj: float | None  # Energy, mJ; None if the profile states no power.
+    source: str | None  # Source of the power in the profile.
 
 
 class EnergyModel:
@@ -33,7 +33,7 @@ class EnergyModel:
         self._device = device
 
     def mj(self, processor: str, ms: float) -> float | None:
-        """Return the energy that a processor takes to compute for some time, mJ; None if its profile states no power.
+        """Return the energy in mJ of a processor that computes for `ms`; None if its profile states no power.
 
         The power of the rest of the device is not counted.
 
@@ -44,10 +44,10 @@ class EnergyModel:
         return None if power is None else power.value * ms
 
     def plan_mj(self, busy: Mapping[str, float], makespan_ms: float) -> float | None:
-        """Return the energy of a run on several processors, mJ: of each while it computes, and while it waits or idles where that power is known.
+        """Return the energy of a run on several processors, mJ: of each while it computes, and of its waiting and idling if known.
 
         Args:
-            busy: How long each processor computes, ms by name.
+            busy: Computing time of each processor by name, ms.
         """
         parts = self.parts(busy, makespan_ms)
         if any(part.mj is None for part in parts if part.state == "busy"):
@@ -55,10 +55,10 @@ class EnergyModel:
         return sum(part.mj for part in parts if part.mj is not None)
 
     def parts(self, busy: Mapping[str, float], makespan_ms: float) -> tuple[EnergyPart, ...]:
-        """Return the parts of a run's energy: every processor of the device in every state that it is in.
+        """Return the parts of a run's energy: every processor of the device in each of its states.
 
         Args:
-            busy: As of `plan_mj`.
+            busy: As for `plan_mj`.
         """
         return tuple(self._parts(busy, makespan_ms))
 
@@ -69,7 +69,7 @@ class EnergyModel:
             working.add(processor.family)
             profile = processor.profile
             yield self._part(name, "busy", ms, processor.cores.power_w)
-            # transfers and joins of others may be on the way while it computes, so that sums may exceed the makespan
+            # transfers and joins of others may overlap with computing, so that the sum may exceed the makespan
             if makespan_ms > ms:
                 yield self._part(name, "waiting", makespan_ms - ms, profile.idle_w if profile.waiting_w is None else profile.waiting_w)
         for family, profile in self._device.processors.items():

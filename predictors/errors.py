@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-#: Environment variable that is set on a board, whose packages come from another machine.
+#: Environment variable that is set on a board, which gets its packages from another machine.
 ON_BOARD = "NN_STRETCH_ON_BOARD"
 
 
@@ -13,7 +13,7 @@ def install_line(*extras: str) -> str:
     """Return the command that installs nn-stretch with optional packages.
 
     Args:
-        extras: Extras of `pyproject.toml`, such as ``torch``; none for the base install.
+        extras: Extras of `pyproject.toml`, such as ``torch``; none for the base installation.
     """
     if extras and os.environ.get(ON_BOARD):
         return f"`--extras {','.join(extras)}` with `--on`"
@@ -21,21 +21,21 @@ def install_line(*extras: str) -> str:
 
 
 def install_command(*extras: str) -> str:
-    """Return the command alone, to be given in a checkout."""
+    """Return the install command alone, for use in a checkout."""
     return f'pip install ".[{",".join(extras)}]"' if extras else "pip install ."
 
 
 def upgrade_line() -> str:
-    """Return the command that installs a newer nn-stretch."""
+    """Return the instruction to install a newer nn-stretch."""
     return f"upgrade the checkout of nn-stretch and install it again, with `{install_command()}` there"
 
 
 class StretchError(Exception):
-    """An error for the user: one sentence that says what failed and where, and a hint how to fix it.
+    """An error for the user: one sentence with the problem and its place, and a hint on how to fix it.
 
     Args:
-        message: One sentence, without a traceback's detail.
-        hint: The user's next step; printed on its own line.
+        message: One sentence, without details of a traceback.
+        hint: The user's next step, printed on a separate line.
     """
 
     exit_code = 1
@@ -53,7 +53,7 @@ class UsageError(StretchError):
 
 
 class WholeNumbersError(UsageError):
-    """A network that takes whole numbers, which can be predicted but not branched."""
+    """A network of whole numbers can be predicted but not branched."""
 
 
 class UnknownNameError(StretchError):
@@ -63,7 +63,7 @@ class UnknownNameError(StretchError):
 
     @classmethod
     def among(cls, noun: str, name: str, known: Iterable[str]) -> "UnknownNameError":
-        """Return the error for `name`, hinting at the closest of the `known` names.
+        """Return an error for `name`, with a hint to the closest of the `known` names.
 
         Args:
             noun: Kind of thing, such as ``device``.
@@ -83,11 +83,11 @@ class UnknownNameError(StretchError):
 
 
 class TightRule(NamedTuple):
-    """A rule of a request that leaves no design."""
+    """A rule of a request that no design meets."""
 
-    rule: str  # Name of the option that states it.
+    rule: str  # Name of the option that sets the rule.
     value: Any  # Requested value.
-    nearest: Any = None  # The nearest value with a design; None where there is none, or none is known.
+    nearest: Any = None  # Nearest value with a design; None if there is none or it is unknown.
 
 
 class InfeasibleError(StretchError):
@@ -96,7 +96,7 @@ class InfeasibleError(StretchError):
     Args:
         message: One sentence.
         hint: The user's next step.
-        rules: The tightest rules, which give way together; empty if no rule of the request is the cause.
+        rules: The tightest rules, which must be relaxed together; empty if no rule of the request is the cause.
     """
 
     exit_code = 4
@@ -118,11 +118,11 @@ def first_line(error: BaseException) -> str:
 
 
 def on_one_line(text: str) -> str:
-    """Escape line breaks and control characters, which names from files may hold."""
+    """Return the text with escaped line breaks and control characters, which names from files may contain."""
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape", "surrogatepass").decode() for sign in text)
 
 
 def need(holds: bool, problem: str, hint: str | None = None) -> None:
-    """Raise StretchError with `problem` unless it `holds`."""
+    """Raise StretchError with `problem` unless `holds` is true."""
     if not holds:
         raise StretchError(problem, hint)

@@ -1,4 +1,4 @@
-"""Faults in a file's tables, with their places: every key by its name, which msgspec's own messages leave out."""
+"""Faults in a file's tables, with their positions: every key by name, which msgspec's messages leave out."""
 
 import difflib
 import types
@@ -13,22 +13,22 @@ import msgspec
 class Fault:
     """A value that a schema does not allow."""
 
-    where: str  # Keys that lead to it, with dots between them; empty for the file as a whole.
-    problem: str  # The fault, as the end of a sentence.
-    hint: str | None = None  # The nearest name that would have been allowed, as a question, if one is near.
+    where: str  # Keys that lead to the value, separated by dots; empty for the whole file.
+    problem: str  # Description of the fault, as the end of a sentence.
+    hint: str | None = None  # The nearest allowed name, as a question, or None.
 
     @property
     def sentence(self) -> str:
-        """Place and fault."""
+        """Position and fault."""
         return f"`{self.where}` {self.problem}" if self.where else f"it {self.problem}"
 
 
 def find_fault(raw: Any, kind: Any, where: str = "") -> Fault | None:
-    """Return the first place where decoded tables differ from a schema.
+    """Return the first difference of decoded tables from a schema, or None.
 
     Args:
-        kind: Expected type: a `msgspec.Struct`, a dictionary or tuple of such, or a plain type.
-        where: Keys that led here.
+        kind: Expected type: a `msgspec.Struct`, a dictionary or tuple of structs, or a plain type.
+        where: Keys that lead to `raw`.
     """
     kind = _non_optional(kind)
     if get_origin(kind) is Annotated and isinstance(raw, dict):
@@ -45,7 +45,7 @@ def find_fault(raw: Any, kind: Any, where: str = "") -> Fault | None:
 
 
 def nearest(name: str, known: Iterable[str], prefix: str = "") -> str | None:
-    """Return ``did you mean `x`?`` for the known name that is nearest, or None if none is near."""
+    """Return ``did you mean `x`?`` with the nearest known name, or None if no name is near."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"did you mean `{prefix}{close[0]}`?" if close else None
 

@@ -1,4 +1,4 @@
-"""Untrusted files: opened only if they are regular, read up to a limit, with bounds on the nesting and numbers of TOML."""
+"""Untrusted files: opened only if they are regular, read up to a limit, with limits on the nesting and the numbers of TOML."""
 
 import errno
 import math
@@ -16,34 +16,34 @@ from predictors.errors import StretchError
 
 MAX_TOML_BYTES = 1 << 20
 
-#: Maximum nesting of tables and lists; files of this project have five levels.
+#: Maximum nesting of tables and lists; the files of this project have five levels.
 MAX_TOML_DEPTH = 32
 
-#: Dots in one line: Python's parser takes time and memory with the square of a key's parts.
+#: Maximum number of dots in one line: Python's parser takes quadratic time and memory in the parts of a key.
 MAX_TOML_DOTS = 64
 
-#: Maximum absolute value of a whole number: the range of 64 bits.
+#: Maximum absolute value of a whole number, in the range of 64 bits.
 MAX_WHOLE = (1 << 63) - 1
 
 _DESCRIPTOR = re.compile(r"/proc/\d+/fd/\d+")
 
 
 def cache_folder(name: str) -> Path:
-    """Return ``$XDG_CACHE_HOME/nn-stretch/NAME``, below ``~/.cache`` by default."""
+    """Return ``$XDG_CACHE_HOME/nn-stretch/NAME``, by default in ``~/.cache``."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "nn-stretch" / name
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open a file for reading, without ever waiting for one.
+    """Open a file for reading, without ever blocking.
 
-    Opening a pipe waits for a writer, and a device may never end; both are
-    refused before a byte is read.
+    Opening a pipe waits for a writer, and reading a device may never end; both
+    are refused before a byte is read.
     """
     _check_kind(os.stat(path).st_mode, path)
     descriptor = os.open(path, system.flags("O_RDONLY", "O_NONBLOCK", "O_CLOEXEC"))
     try:
-        # The file that was checked may have been replaced since.
+        # Another file may have replaced the checked one since.
         _check_kind(os.fstat(descriptor).st_mode, path)
         return os.fdopen(descriptor, "rb")
     except BaseException:
@@ -59,7 +59,7 @@ def read_bytes(path: Path, noun: str, limit: int, hint: str | None = None) -> by
     """
     try:
         with open_regular(path) as stream:
-            # Python sets aside as much memory as a read might bring.
+            # Python allocates as much memory as a read may return.
             content = stream.read(min(limit, os.fstat(stream.fileno()).st_size) + 1)
             content += stream.read(limit - len(content) + 1) if stream.peek(1) else b""
     except (OSError, ValueError) as error:
@@ -70,7 +70,7 @@ def read_bytes(path: Path, noun: str, limit: int, hint: str | None = None) -> by
 
 
 def write_whole(path: Path, content: bytes, noun: str, hint: str | None = None) -> None:
-    """Write a file that appears when it is whole, or not at all.
+    """Write a file in one step: it appears complete or not at all.
 
     Args:
         noun: Noun for the file in messages, such as ``trace``.
@@ -102,7 +102,7 @@ def read_toml(path: Path, noun: str, hint: str | None = None) -> dict[str, Any]:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """TOML as a dictionary, checked as `read_toml` does."""
+    """Return TOML text as a dictionary, with the checks of `read_toml`."""
     for number, line in enumerate(text.split("\n"), start=1):
         if line.count(".") > MAX_TOML_DOTS:
             raise ValueError(f"line {number} has more than {MAX_TOML_DOTS} dots")
@@ -116,7 +116,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def toml_problems(raw: dict[str, Any]) -> Iterator[str]:
-    """Return the values of a parsed TOML file that are out of bounds, one sentence each."""
+    """Yield the values of a parsed TOML file that are out of bounds, one sentence each."""
     left: list[tuple[str, Any, int]] = [("", raw, 0)]
     while left:
         path, value, depth = left.pop()
@@ -133,7 +133,7 @@ def toml_problems(raw: dict[str, Any]) -> Iterator[str]:
 
 
 def readable(text: str) -> str:
-    """Return the text with the names of files and folders in place of paths through a descriptor of a process."""
+    """Return the text with real file names in place of paths through a process's descriptors."""
 
     def name(match: re.Match[str]) -> str:
         try:
@@ -145,7 +145,7 @@ def readable(text: str) -> str:
 
 
 def _check_kind(mode: int, path: Path) -> None:
-    """Raise OSError unless `mode` is that of a regular file."""
+    """Raise OSError unless `mode` is the mode of a regular file."""
     if stat.S_ISDIR(mode):
         raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(mode):

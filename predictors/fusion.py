@@ -1,7 +1,7 @@
-"""From operators to kernels: the launches of a backend after it has fused operators.
+"""From operators to kernels: the kernel launches of a backend after operator fusion.
 
 The rules are data (`predictors/fusion_rules/*.toml`): chains of operators that
-become one kernel, operators for which nothing is launched, and the conditions
+become one kernel, operators without a launch, and the conditions
 under which a backend chooses one of several implementations.
 """
 
@@ -24,33 +24,33 @@ from predictors.shapes import Shape
 
 # Idioms: groups of operators that converters recognise as one operator of their runtime.
 #
-# Networks write ``x · relu6(x + 3) / 6`` out where their framework had no hard swish
-# when they were made; converters put the one operator in its place.
+# Networks write ``x · relu6(x + 3) / 6`` if their framework had no hard swish
+# when they were made; converters replace it with the single operator.
 
-#: Names that rules may list.
+#: Names of idioms that rules may list.
 IDIOMS = ("hard_swish", "hard_sigmoid")
 
-#: Tolerance for constants such as a sixth, which files write with any number of digits.
+#: Tolerance for constants such as a sixth, which files store with any number of digits.
 _SLACK = 1e-3
 
 
 @dataclass(frozen=True)
 class RecognisedGraph:
-    """A graph whose idioms are single operators."""
+    """A graph with single operators in place of idioms."""
 
-    graph: OpGraph  # The graph; operators keep their names, an idiom has that of its last operator.
-    parts: Mapping[str, tuple[str, ...]]  # For each idiom the names of the operators that it replaces, in order.
+    graph: OpGraph  # The graph; operators keep their names, and an idiom has the name of its last operator.
+    parts: Mapping[str, tuple[str, ...]]  # For each idiom, the names of the replaced operators in order.
 
     def names(self, op: str) -> tuple[str, ...]:
-        """Return the operators of the original graph that one of this graph replaces."""
+        """Return the operators of the original graph that one operator of this graph replaces."""
         return self.parts.get(op, (op,))
 
 
 def recognise(graph: OpGraph, idioms: Collection[str]) -> RecognisedGraph:
-    """Put single operators in the place of idioms.
+    """Replace idioms with single operators.
 
     Args:
-        idioms: Those to look for, of `IDIOMS`.
+        idioms: Idioms to recognise, from `IDIOMS`.
     """
     recognised = {idiom[-1].name: idiom for op in graph.ops if (idiom := _idiom(graph, op, idioms))}
     if not recognised:
@@ -59,7 +59,7 @@ def recognise(graph: OpGraph, idioms: Collection[str]) -> RecognisedGraph:
     ops = []
     for op in graph.ops:
         if op.name in recognised:
-            # Four operators: the input counts twice, as a factor and under the clamp.
+            # Four operators mean that the input is used twice, as a factor and under the clamp.
             kind = "hard_swish" if len(recognised[op.name]) == 4 else "hard_sigmoid"
             ops.append(replace(op, kind=kind, inputs=recognised[op.name][0].inputs, attrs={}))
         elif op.name not in absorbed:
@@ -70,7 +70,7 @@ def recognise(graph: OpGraph, idioms: Collection[str]) -> RecognisedGraph:
 
 
 def _idiom(graph: OpGraph, start: Op, idioms: Collection[str]) -> tuple[Op, ...]:
-    """Return the operators of the idiom that begins with `start`; empty if none does."""
+    """Return the operators of the idiom that begins with `start`, or an empty tuple."""
     if start.kind != "add_scalar" or start.attrs["value"] != 3:
         return ()
     clamp = _reader(graph, start)
@@ -86,7 +86,7 @@ def _idiom(graph: OpGraph, start: Op, idioms: Collection[str]) -> tuple[Op, ...]
 
 
 def _reader(graph: OpGraph, op: Op) -> Op | None:
-    """Return the only operator that reads another; None if there are more or it is a result of the graph."""
+    """Return the only operator that reads another; None if there are several or it is a result of the graph."""
     readers = graph.consumers[op.name]
     return graph.by_name[readers[0]] if len(readers) == 1 and op.name not in graph.outputs else None
 
@@ -98,7 +98,7 @@ def _is_one_sixth(op: Op) -> bool:
 
 RULE_FOLDER = Path(__file__).parent / "fusion_rules"
 
-#: Kinds of kernels that replace one operator.
+#: Kinds of kernels whose names need no operator.
 _NAMED_BY_KIND = ("conv1x1", "conv", "depthwise", "grouped", "linear", "matmul")
 
 _KINDS = Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
@@ -107,31 +107,31 @@ _KINDS = Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
 class FusionRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A chain of operators that becomes one kernel."""
 
-    start: _KINDS  # Kinds (or set names) the chain begins with.
-    #: Steps, each a list of kinds (or set names); a step is taken if the only reader of the chain's last tensor is of such a kind, and else
-    #: left out. An operator with several inputs is taken by the chain that has the last of them.
+    start: _KINDS  # Kinds (or set names) at the start of the chain.
+    #: Steps, each a list of kinds (or set names); a step is taken if the only reader of the chain's last tensor is of such a kind, and
+    #: skipped otherwise. An operator with several inputs is taken by the chain that has the last of them.
     then: tuple[_KINDS, ...] = ()
-    links: tuple[str, ...] = ()  # Kinds (or set names) of which as many are taken after the steps as follow.
+    links: tuple[str, ...] = ()  # Kinds (or set names) that may follow after the steps, any number of times.
 
 
 class Implementation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An implementation that a backend chooses for some kernels of a kind; its name becomes their `variant`."""
+    """An implementation that a backend chooses for some kernels; its name becomes their `variant`."""
 
-    name: Annotated[str, msgspec.Meta(min_length=1)]  # Such as ``winograd``.
-    kinds: _KINDS  # Kinds of kernels that have it.
-    taps: int | None = None  # Positions of the window; None for any.
-    max_stride: int | None = None  # Most input positions for each output position.
-    max_pixels: int | None = None  # Most output positions; None for any.
-    min_in_channels: int = 1  # Fewest input channels.
-    min_out_channels: int = 1  # Fewest output channels.
-    tile: Annotated[int, msgspec.Meta(ge=1)] = 1  # Rows and columns of output that it computes at a time.
-    min_tiles: int = 1  # Fewest of such tiles.
+    name: Annotated[str, msgspec.Meta(min_length=1)]  # Name such as ``winograd``.
+    kinds: _KINDS  # Kinds of kernels with this implementation.
+    taps: int | None = None  # Required number of window positions; None for any.
+    max_stride: int | None = None  # Maximum number of input positions per output position.
+    max_pixels: int | None = None  # Maximum number of output positions; None for any.
+    min_in_channels: int = 1  # Minimum number of input channels.
+    min_out_channels: int = 1  # Minimum number of output channels.
+    tile: Annotated[int, msgspec.Meta(ge=1)] = 1  # Rows and columns of output computed at a time.
+    min_tiles: int = 1  # Minimum number of such tiles.
 
     def applies_to(self, work: KernelWork, shape: Shape) -> bool:
-        """Return whether the backend chooses it.
+        """Return whether the backend chooses this implementation.
 
         Args:
-            shape: Its result, batch and channels first.
+            shape: Shape of the kernel's result, batch and channels first.
         """
         return (
             work.kind in self.kinds
@@ -145,32 +145,32 @@ class Implementation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FusionRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How one backend turns operators into kernels."""
+    """Rules by which one backend turns operators into kernels."""
 
     id: str  # Name of the backend; equals the file name.
-    source: str  # Where the rules come from.
-    free: tuple[str, ...] = ()  # Kinds for which nothing is launched.
-    rules: tuple[FusionRule, ...] = ()  # Chains; the first that starts with an operator's kind is used.
-    #: Named sets of kinds, so that rules stay short. In place of a kind, a set or a trait that kinds have (``pointwise``) may be given for
-    #: all of them.
+    source: str  # Source of the rules.
+    free: tuple[str, ...] = ()  # Kinds of operators without a launch.
+    rules: tuple[FusionRule, ...] = ()  # Chains; the first one that starts with an operator's kind is used.
+    #: Named sets of kinds, so that rules stay short. A set, or a trait of kinds (``pointwise``), may be listed in place of a kind, for
+    #: all of its kinds.
     sets: dict[str, tuple[str, ...]] = {}
-    idioms: tuple[str, ...] = ()  # Operators that its converter recognises where they are written out.
-    implementations: tuple[Implementation, ...] = ()  # Choices between implementations; the first that takes a kernel counts.
-    base: str | None = None  # Backend whose chains, sets and idioms are used, where only the choices differ.
-    #: Kinds that put tensors side by side and whose parts are written where they are read: only the others are copied.
+    idioms: tuple[str, ...] = ()  # Idioms that the backend's converter recognises.
+    implementations: tuple[Implementation, ...] = ()  # Choices between implementations; the first one that applies counts.
+    base: str | None = None  # Backend whose chains, sets and idioms are used, if only the implementations differ.
+    #: Kinds that concatenate tensors and whose inputs are written in place: only other inputs are copied.
     placed: tuple[str, ...] = ()
-    viewed: tuple[str, ...] = ()  # Kinds that take a range of channels, for which nothing is launched where it begins with a block.
-    lanes: Annotated[int, msgspec.Meta(ge=1)] = 1  # Channels in a block; a part is written in place where it begins and ends with one.
+    viewed: tuple[str, ...] = ()  # Kinds that select a range of channels, without a launch if it begins with a block.
+    lanes: Annotated[int, msgspec.Meta(ge=1)] = 1  # Channels per block; an input is written in place if it begins and ends with a block.
 
     def kinds(self, names: tuple[str, ...]) -> frozenset[str]:
-        """Return the operator kinds in a list of kinds, set names and traits, without those that follow a minus sign."""
+        """Return the operator kinds in a list of kinds, set names and traits, except for those after a minus sign."""
         listed = [kind for name in names for kind in self.sets.get(name, (name,))]
         without = {name[1:] for name in listed if name.startswith("-")}
         return frozenset(kind for name in listed if name[0] != "-" for kind in _with_trait(name) or (name,)) - without
 
 
 def _with_trait(trait: str) -> list[str]:
-    """Return the kinds that have a trait (`predictors.kinds`)."""
+    """Return the kinds with a trait (`predictors.kinds`)."""
     return [name for name in kinds if trait in kind_of(name).traits]
 
 
@@ -180,24 +180,24 @@ class KernelCost(NamedTuple):
     kind: str  # One of `predictors.devices.KERNEL_KINDS`.
     in_channels: int  # Input channels of one group.
     out_channels: int  # Output channels of one group.
-    groups: int  # Groups; 1 for a dense kernel.
+    groups: int  # Number of groups; 1 for a dense kernel.
     taps: int  # Positions of the convolution or pooling window.
-    pixels: int  # Output positions, batch included.
-    reads: int  # Elements of the tensors read.
-    writes: int  # Elements of the tensor written.
+    pixels: int  # Output positions, including the batch.
+    reads: int  # Elements of the input tensors.
+    writes: int  # Elements of the output tensor.
     weights: int  # Weight elements.
-    stride: int = 1  # Input positions for each output position: down times across.
-    variant: str = ""  # Implementation or operator within the kind, such as ``winograd`` or ``softmax``; empty where there is but one.
+    stride: int = 1  # Input positions per output position: down times across.
+    variant: str = ""  # Implementation or operator within the kind, such as ``winograd`` or ``softmax``; empty if there is only one.
 
 
 class Kernel(NamedTuple):
     """One launch of a backend."""
 
     name: str  # Name of its main operator.
-    ops: tuple[str, ...]  # Names of the operators it computes.
+    ops: tuple[str, ...]  # Names of the operators that it computes.
     cost: KernelCost  # Facts that its time depends on.
     macs: int  # Multiply-accumulates.
-    elsewhere: bool = False  # Whether the CPU computes it, since the processor does not.
+    elsewhere: bool = False  # Whether the CPU computes it, because the processor does not.
 
 
 @cache
@@ -224,11 +224,11 @@ def load_rules(backend: str) -> FusionRules:
 
 
 class Fuser:
-    """Turns graphs into kernels by one backend's rules.
+    """Turns graphs into kernels by the rules of one backend.
 
     Args:
         rules: The backend's rules.
-        lacking: Kinds that the processor does not compute, `GROUPED` among them: each is a kernel of its own, computed elsewhere.
+        lacking: Kinds that the processor does not compute, which may include `GROUPED`; each becomes a separate kernel, computed elsewhere.
     """
 
     def __init__(self, rules: FusionRules, lacking: Collection[str] = ()) -> None:
@@ -244,7 +244,7 @@ class Fuser:
             self._chains.update(dict.fromkeys(rules.kinds(rule.start), (steps, links)))
 
     def fuse(self, graph: OpGraph) -> list[Kernel]:
-        """Return the kernels of `graph`, in an order in which they can run."""
+        """Return the kernels of `graph` in an executable order."""
         recognised = recognise(graph, self.rules.idioms)
         done: set[str] = set()
         kernels = []
@@ -275,11 +275,11 @@ class Fuser:
     def _follow(
         self, graph: OpGraph, path: Sequence[Op], kinds: frozenset[str], chain: list[Op], members: list[str], done: set[str]
     ) -> bool:
-        """Take the operator behind a chain, at the end of a path, if its kind is allowed; return whether it was taken."""
+        """Add the operator after a chain, at the end of `path`, if its kind is allowed; return whether it was added."""
         if not path or path[-1].kind not in kinds or self._is_unsupported(graph, path[-1]):
             return False
         following, names = path[-1], [op.name for op in path]
-        # A tensor that another kernel has yet to compute, or repeats along the image, cannot be read while the chain is written.
+        # A chain cannot read a tensor that another kernel has yet to compute or that is repeated along the image.
         if len(following.inputs) > 1 and (following.shape != chain[-1].shape or not self._ready(graph, following, {*done, *names})):
             return False
         chain.append(following)
@@ -292,7 +292,7 @@ class Fuser:
         return op.kind in self._lacking or (GROUPED in self._lacking and is_grouped(graph, op))
 
     def _ready(self, graph: OpGraph, op: Op, done: set[str]) -> bool:
-        """Return whether all inputs of an operator are computed, without the free operators before them."""
+        """Return whether all inputs of an operator are computed, ignoring free operators before them."""
         for name in op.inputs:
             source = graph.by_name[name]
             while source.name not in done and source.kind in self._free and len(source.inputs) == 1:
@@ -302,7 +302,7 @@ class Fuser:
         return True
 
     def _only_reader(self, graph: OpGraph, op: Op) -> list[Op]:
-        """Return the one operator that reads `op`, after the free ones on the way; empty if there are more."""
+        """Return the path to the only operator that reads `op`, through free operators; empty if there are several."""
         path: list[Op] = []
         while op.name not in graph.outputs:
             readers = graph.consumers[op.name]
@@ -321,7 +321,7 @@ def fuse(graph: OpGraph, backend: str) -> list[Kernel]:
 
 
 def _copy(recognised: RecognisedGraph, op: Op, parts: Sequence[str]) -> Kernel:
-    """Return the kernel that copies some of the tensors which `op` puts side by side."""
+    """Return the kernel that copies some of the tensors that `op` concatenates."""
     moved = sum(prod(recognised.graph.by_name[name].shape) for name in parts)
     work = recognised.graph.op_facts(op).work
     return Kernel(op.name, recognised.names(op.name), KernelCost(*work[:-1], moved, moved, 0, work.stride, op.kind), 0)
@@ -329,11 +329,11 @@ def _copy(recognised: RecognisedGraph, op: Op, parts: Sequence[str]) -> Kernel:
 
 def _kernel(recognised: RecognisedGraph, chain: list[Op], members: list[str], choices: Mapping[str, Sequence[Implementation]]) -> Kernel:
     graph = recognised.graph
-    # A convolution may follow a pad or precede element-wise steps: it is the main operator.
+    # A convolution may follow a pad or precede elementwise steps: it is the main operator.
     main = next((op for op in chain if not kind_of(op.kind).weightless), chain[0])
     outside = {name for op in chain for name in op.inputs}.difference(members)
     reads = sum([prod(graph.by_name[name].shape) for name in outside])
-    # Weights that are folded into the convolution are so before it runs.
+    # Weights folded into a convolution are folded before it runs, so they are not read.
     facts = [graph.op_facts(op) for op in chain]
     weights, macs = sum([fact.weights for fact in facts]), sum([fact.macs for fact in facts])
     work = graph.op_facts(main).work

@@ -24,34 +24,34 @@ MAX_OPS = 100_000
 class OperatorFacts(NamedTuple):
     """Facts that follow from an operator's kind, attributes and shapes."""
 
-    params: int  # Learned numbers; batch-norm statistics are not counted.
-    weights: int  # Numbers that its kernel reads in addition to its inputs; none where runtimes fold them into the operator before.
+    params: int  # Learned numbers, without batch-norm statistics.
+    weights: int  # Numbers that its kernel reads in addition to its inputs; 0 if runtimes fold them into the previous operator.
     macs: int  # Multiply-accumulates.
-    work: KernelWork  # Its computation, if it is the main operator of its kernel.
+    work: KernelWork  # Work of its kernel if it is the main operator.
 
 
-#: Cached facts of operators, by everything that they depend on: networks and designs repeat operators.
+#: Cached facts of operators, by everything that determines them: networks and designs repeat operators.
 _facts_cache: dict[tuple[object, ...], OperatorFacts] = {}
 
 #: Maximum number of cached facts.
 _MAX_FACTS = 1 << 16
 
 
-#: Tag of an operator that has weights in common with others, such as ``weight=0 bias=1``: a number for each weight of the network that
-#: several operators have.
+#: Tag of an operator that shares weights with others, such as ``weight=0 bias=1``: a number for each weight of the network that
+#: several operators use.
 SHARED = "shared"
 
 
 @dataclass(frozen=True)
 class Op:
-    """One operator with one output tensor, which carries the operator's name."""
+    """One operator with one output tensor, which has the operator's name."""
 
     name: str  # Unique in its graph.
-    kind: str  # A name of `predictors.operators`, such as ``conv``.
-    inputs: tuple[str, ...] = ()  # Names of the operators whose outputs are read, in order.
+    kind: str  # Name in `predictors.operators`, such as ``conv``.
+    inputs: tuple[str, ...] = ()  # Names of the operators whose outputs it reads, in order.
     attrs: Mapping[str, Attr] = field(default_factory=dict)  # Attributes of the kind, such as ``kernel`` and ``stride``.
-    shape: Shape = ()  # Output shape, batch first; derived, see `OpGraph.build`.
-    #: Notes that travel along (segment, processor, origin); two operators that differ only in tags are equal.
+    shape: Shape = ()  # Output shape, batch first; inferred by `OpGraph.build`.
+    #: Notes that are kept along the way (segment, processor, origin); two operators that differ only in tags are equal.
     tags: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
@@ -62,21 +62,21 @@ class OpGraph:
     Build it with `OpGraph.build`, which infers and checks the shapes.
     """
 
-    name: str  # Name of the network, or of the part of one.
-    ops: tuple[Op, ...]  # Operators; those of kind ``input`` represent the inputs.
+    name: str  # Name of the network, or of a part of it.
+    ops: tuple[Op, ...]  # Operators, including those of kind ``input``.
     outputs: tuple[str, ...]  # Names of the operators whose tensors are the results, in order.
 
     @classmethod
     def build(cls, name: str, ops: Iterable[Op], outputs: str | Iterable[str]) -> "OpGraph":
-        """Return a graph whose shapes are inferred from its input operators.
+        """Return a graph with shapes inferred from its input operators.
 
         Args:
             ops: Operators in topological order; at least one of kind ``input``.
-            outputs: Name of the operator whose tensor is the result, or the names of several.
+            outputs: Names of the operators whose tensors are the results.
 
         Raises:
             StretchError: If a name is used twice or unknown, a kind is
-                unknown, or shapes do not fit; names the operator.
+                unknown, or shapes do not fit; the message names the operator.
         """
         shapes: dict[str, Shape] = {}
         done: list[Op] = []
@@ -137,14 +137,14 @@ class OpGraph:
 
     @property
     def input(self) -> Op:
-        """The one input operator, for callers that need exactly one."""
+        """The only input operator, for callers that need exactly one."""
         if len(self.inputs) != 1:
             raise StretchError(f"`{self.name}` has {len(self.inputs)} inputs, and only one is supported here")
         return self.inputs[0]
 
     @property
     def output(self) -> str:
-        """Name of the one output, for callers that need exactly one."""
+        """Name of the only output, for callers that need exactly one."""
         if len(self.outputs) != 1:
             raise StretchError(f"`{self.name}` has {len(self.outputs)} outputs, and only one is supported here")
         return self.outputs[0]
@@ -158,7 +158,7 @@ class OpGraph:
         return kind_of(op.kind).macs(self.input_shapes(op), op.attrs, op.shape)
 
     def op_weights(self, op: Op) -> dict[str, Shape]:
-        """Return the shape of each weight of one operator, by name (``weight``, ``bias``, ``running_mean`` …)."""
+        """Return the shape of each weight of one operator, by name (``weight``, ``bias``, ``running_mean``, …)."""
         return kind_of(op.kind).weights(self.input_shapes(op), op.attrs)
 
     def op_facts(self, op: Op) -> OperatorFacts:
@@ -180,14 +180,14 @@ class OpGraph:
         return {}
 
     def op_rows(self, op: Op, start: int, stop: int) -> Band:
-        """Return how rows `start` up to `stop` of one operator's output are computed: the rows it reads of each input, and the operator."""
+        """Return the computation of rows `start` to `stop` of one operator's output: the rows read of each input, and the operator."""
         has = height(op.shape)
         if not 0 <= start < stop <= has:
             raise StretchError(f"operator `{op.name}` has {has} rows, not rows {start} to {stop}")
         return kind_of(op.kind).rows(self.input_shapes(op), op.attrs, Rows(start, stop))
 
     def op_slice(self, op: Op, channels: Channels) -> Slice:
-        """Return how some channels of one operator's output are computed: the channels it reads of each input, and the operator."""
+        """Return the computation of some channels of one operator's output: the channels read of each input, and the operator."""
         if not 0 <= channels.start < channels.stop <= width(op.shape):
             raise StretchError(f"operator `{op.name}` has {width(op.shape)} channels, not channels {channels.start} to {channels.stop}")
         return kind_of(op.kind).slices(OperatorView(self.input_shapes(op), op.attrs, op.shape), channels)
@@ -199,7 +199,7 @@ class OpGraph:
 
     @cached_property
     def params(self) -> int:
-        """Learned numbers; batch-norm statistics are not counted."""
+        """Number of learned numbers, without batch-norm statistics."""
         return sum(self.op_facts(op).params for op in self.ops)
 
     def to_json(self) -> bytes:
@@ -208,7 +208,7 @@ class OpGraph:
 
     @classmethod
     def from_json(cls, text: bytes | str) -> "OpGraph":
-        """Return the graph written by `to_json`, checked."""
+        """Return a graph from the JSON of `to_json`, after checking it."""
         try:
             raw = msgspec.json.decode(text, type=OpGraph)
         except msgspec.MsgspecError as error:
@@ -222,15 +222,15 @@ class OpGraph:
 
 
 class SharedWeight(NamedTuple):
-    """A weight that several operators have in common."""
+    """A weight that several operators share."""
 
-    holders: tuple[tuple[str, str], ...]  # Each operator, and its name for the weight.
-    size: int  # Its numbers.
-    copies: int  # Learned numbers that would be added if each operator had its own.
+    holders: tuple[tuple[str, str], ...]  # Operators that use the weight, each with its name for the weight.
+    size: int  # Number of elements.
+    copies: int  # Learned numbers that would be added if each operator had its own copy.
 
 
 def shared_weights(graphs: Iterable[OpGraph]) -> list[SharedWeight]:
-    """Return the weights that operators share (`SHARED`): none that two operators have in other shapes, or one operator twice."""
+    """Return the weights that operators share (`SHARED`), except those with different shapes or used twice by one operator."""
     roots: dict[str, list[tuple[str, str, Shape]]] = {}
     for graph in graphs:
         for op in graph.ops:
@@ -256,5 +256,5 @@ def _facts(op: Op, shapes: Sequence[Shape]) -> OperatorFacts:
 
 
 def unique_name(preferred: str, taken: Callable[[str], bool]) -> str:
-    """Return the name, with a number where it is taken already."""
+    """Return the preferred name, with a number appended if it is taken."""
     return next(name for name in chain([preferred], (f"{preferred}_{i}" for i in count(1))) if not taken(name))

@@ -1,6 +1,6 @@
 """The host: the processor that runs the scheduler, waits for the other processors and joins their branches.
 
-It is the CPU (paper 003, algorithm 1), in whichever core set.
+The host is the CPU (paper 003, algorithm 1), with any core set.
 """
 
 from collections.abc import Iterable
@@ -10,15 +10,15 @@ HOST = "cpu"
 
 
 def kind_of(processor: str) -> str:
-    """Return the kind of a processor: ``gpu`` of ``gpu[1]``."""
+    """Return the kind of a processor, such as ``gpu`` for ``gpu[1]``."""
     return processor.partition("[")[0]
 
 
 def is_host(processor: str) -> bool:
-    """Return whether a processor is the host: cores of a CPU."""
+    """Return whether a processor is the host: CPU cores."""
     return kind_of(processor) == HOST
 
 
 def host_among(processors: Iterable[str]) -> str | None:
-    """Return the first of some processors that is the host; None if none is."""
+    """Return the first processor that is the host, or None."""
     return next((name for name in processors if is_host(name)), None)

@@ -1,6 +1,6 @@
 """Concatenations and slices without copies: parts are written into the concatenation, and slices are read in place.
 
-Backends whose tensors are blocks of channels can do so where a part begins and ends with a block.
+Backends whose tensors are blocks of channels can do this if a part begins and ends with a block.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -11,29 +11,29 @@ from predictors.graph import Op, OpGraph
 
 
 class TensorPlacement(NamedTuple):
-    """Where a tensor is written."""
+    """The position of a tensor inside a larger one."""
 
-    whole: str  # Name of the tensor that it is a part of.
-    first: int  # Its first channel there.
+    whole: str  # Name of the larger tensor.
+    first: int  # First channel in the larger tensor.
 
 
 def tensor_placements(
     producers: Iterable[tuple[str, Sequence[str]]], channels: Mapping[str, int], written: Collection[str], lanes: int
 ) -> dict[str, TensorPlacement]:
-    """Return the tensors that their kernels write directly into a larger tensor.
+    """Return the tensors that kernels write directly into a larger tensor, with their positions.
 
-    A kernel writes its result nowhere else: of several tensors that it is a part of, the last has it. In a dense block the last one
-    contains all others, which then lie in it (`lies_in`).
+    A kernel writes its result only once: if a tensor is part of several larger ones, the last one holds it. In a dense block the
+    last one contains all others, which are then inside it (`lies_in`).
 
     Args:
-        producers: Names of tensors and, in order, of those that lie side by side in each; the tensors in the order in which they are made.
-        written: Tensors that kernels write, and that may lie elsewhere than by themselves.
+        producers: Names of concatenated tensors, each with the names of its parts in order; in the order in which they are computed.
+        written: Tensors that kernels write and that may be placed in a larger tensor.
     """
     placements: dict[str, TensorPlacement] = {}
     for tensor, parts in reversed(list(producers)):
         first = 0
         for name in parts:
-            # Padding of a part that ends within a block would overwrite the next part's first lanes.
+            # Padding after a part that ends within a block would overwrite the first lanes of the next part.
             aligned = first % lanes == 0 and (channels[name] % lanes == 0 or name == parts[-1])
             if aligned and name in written and name not in placements and parts.count(name) == 1:
                 placements[name] = TensorPlacement(tensor, first)
@@ -42,7 +42,7 @@ def tensor_placements(
 
 
 def find_joined(parts: Sequence[str], channels: Mapping[str, int], placed: Mapping[str, TensorPlacement]) -> TensorPlacement | None:
-    """Return the placement of a tensor whose parts are already side by side in another one, so that nothing is copied; else None."""
+    """Return the placement of a tensor whose parts are already adjacent inside another one, so that nothing is copied; else None."""
     start = placed.get(parts[0])
     if start is None:
         return None
@@ -51,11 +51,11 @@ def find_joined(parts: Sequence[str], channels: Mapping[str, int], placed: Mappi
 
 
 def copied_parts(graph: OpGraph, placed: Collection[str], unwritten: Collection[str], lanes: int) -> dict[str, list[str]]:
-    """For each operator that puts tensors side by side the inputs that it has to copy.
+    """Return for each operator that concatenates tensors the names of the inputs that it must copy.
 
     Args:
-        graph: The network; `placed` operators join the second axis.
-        unwritten: Kinds whose results are given or lie in other tensors.
+        graph: Network whose `placed` operators concatenate along the second axis.
+        unwritten: Kinds whose results are inputs or are inside other tensors.
     """
     producers = {op.name: op.inputs for op in graph.ops if op.kind in placed}
     if not producers:
@@ -73,9 +73,9 @@ def copied_parts(graph: OpGraph, placed: Collection[str], unwritten: Collection[
 
 
 def is_view(op: Op, viewed: Collection[str], lanes: int) -> bool:
-    """Return whether an operator takes a range of channels that begins with a block, so that it is read where it lies.
+    """Return whether an operator selects a range of channels that begins with a block, and so is read in place.
 
     Args:
-        viewed: Kinds that take ranges of channels.
+        viewed: Kinds that select ranges of channels.
     """
     return op.kind in viewed and cast("int", op.attrs["start"]) % lanes == 0

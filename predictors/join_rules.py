@@ -1,6 +1,6 @@
-"""Rules of joins, as designs name them, and of the operators that compute them: they make one tensor of the branches' outputs.
+"""Rules of joins, by their names in designs, and of the operators that compute them from the branches' outputs.
 
-Code that looks joins up imports `predictors.joins`, which has those of operators' files as well.
+Code that looks joins up imports `predictors.joins`, which adds the joins in operators' files.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,103 +13,103 @@ from predictors.shapes import Shape
 
 @dataclass(frozen=True)
 class Join:
-    """The way in which the branches of a segment meet, as a design names it."""
+    """A way to join the branches of a segment, as named in designs."""
 
-    #: Name of the `Meeting` that computes it; None where nothing is joined: there is one branch, or they hand tensors to each other.
+    #: Name of the `Meeting` that computes it; None if nothing is joined: there is one branch, or branches pass tensors on.
     meets: str | None
-    #: Whether each branch ends with a 1×1 convolution of its own, so that the backbone keeps its width however wide the branches are; else it
-    #: has all their channels.
+    #: Whether each branch ends with a 1×1 convolution, so that the backbone keeps its width for any branch widths; else it
+    #: has the channels of all branches.
     convolves: bool = False
-    whole: bool = False  # Whether that convolution writes every channel of the backbone; else it writes the branch's part of them.
-    adds: bool = False  # Whether the outputs of these convolutions are added up, so that their weights are found together.
-    #: Whether each branch computes a share of the original segment (`stretch.planning.divisions`), and together all of it.
+    whole: bool = False  # Whether that convolution writes all channels of the backbone; else only the branch's part.
+    adds: bool = False  # Whether the outputs of these convolutions are added, so that their weights are fitted together.
+    #: Whether each branch computes a share of the original segment (`stretch.planning.divisions`), and all together the whole segment.
     exact: bool = False
 
     @property
     def hands_on(self) -> bool:
-        """Whether branches hand tensors to each other instead of meeting: the last one writes the segment's end."""
+        """Whether branches pass tensors to each other instead of meeting: the last one writes the segment's output."""
         return self.exact and self.meets is None
 
     @property
     def divides(self) -> bool:
-        """Whether each branch answers for a part of the backbone's channels, which a design states."""
+        """Whether each branch computes a part of the backbone's channels, which a design states."""
         return self.convolves and not self.whole
 
     @property
     def widens(self) -> bool:
-        """Whether the backbone has all the branches' channels, so that widths decide what the next segment reads."""
+        """Whether the backbone has the channels of all branches, so that widths decide the next segment's input."""
         return self.meets is not None and not self.convolves and not self.exact
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """Operator that makes one tensor of several when the network runs."""
+    """Operator that joins several tensors when the network runs."""
 
-    operator: str  # The kind of operator that it is in the graph of the whole network.
+    operator: str  # Kind of the operator in the graph of the whole network.
     kernel: str  # One of `predictors.devices.KERNEL_KINDS`.
-    reads: Callable[[int], int]  # Elements read for each that is written, from the number of branches.
-    #: Whether the tensors lie side by side in the joined one, so that a branch may write straight into its part of it, where that is one
-    #: piece.
+    reads: Callable[[int], int]  # Elements read per element written, from the number of branches.
+    #: Whether the tensors are slices of the joined tensor, so that a branch may write directly into its slice if that is
+    #: contiguous.
     in_place: bool
-    #: The joined array, from the branches', the axis along which they are joined and the array to write it into, or None for a new one.
+    #: Returns the joined array, from the branches' arrays, the axis of the join, and the array to write or None for a new one.
     combine: Callable[[Sequence[Any], int, Any], Any]
-    #: Why tensors of these shapes and this layout do not give one of that shape, as what follows "join `name`" in a sentence; None if they
-    #: do.
+    #: Reason why tensors of these shapes and this layout do not give one of that shape, as a continuation of "join `name`"; None if
+    #: they do.
     problem: Callable[[Sequence[Shape], Shape, str], str | None]
-    reason: str  # The operation, for people.
-    #: Axis along which they are joined, by layout of the tensors; in others tensors are not joined so.
+    reason: str  # Description of the operation for people.
+    #: Axis of the join by layout; tensors with other layouts cannot be joined this way.
     axes: Mapping[str, int] = field(default_factory=lambda: {"NCHW": 1, "NC": 1, "NHWC": -1})
 
     def axis(self, layout: str, rank: int) -> int:
-        """Return the axis along which tensors of a layout are joined, counted from the first."""
+        """Return the axis of the join for a layout, counted from the first."""
         return self.axes[layout] % rank
 
     def copies(self, layout: str) -> bool:
-        """Return whether the parts of one image have to be copied to lie in the joined tensor as one piece each."""
+        """Return whether the parts of one image must be copied to become contiguous slices of the joined tensor."""
         return not self.in_place or self.axes.get(layout, 0) != 1
 
 
-#: Joins and meetings by name, those of operators' files (`predictors.operators`) once `predictors.joins` is imported.
+#: Joins and meetings by name; those of operators' files (`predictors.operators`) are added by importing `predictors.joins`.
 joins: Registry[Join] = Registry("join")
 meetings: Registry[Meeting] = Registry("join")
 
-#: Default join, also where the requested one is not possible: it keeps segments independent.
+#: Default join, also where the requested join is impossible: it keeps segments independent.
 DEFAULT = "project"
 
 for _name, _join in {
     # one branch: nothing is joined
     "none": Join(None),
-    # side by side, as they are, or each after a 1×1 convolution of its own
+    # concatenated, unchanged or each after a 1×1 convolution
     "concat": Join("concat"),
     "project": Join("concat", convolves=True),
-    # added up, each after a 1×1 convolution to the full width
+    # added, each after a 1×1 convolution to the full width
     "sum": Join("sum", convolves=True, whole=True, adds=True),
-    # bands of rows below each other: the branches compute parts of one image, and together the whole, exactly
+    # bands of rows: the branches compute parts of one image, and together the whole image, exactly
     "rows": Join("rows", exact=True),
-    # channels of the segment's output, or hidden ones, whose projections are added
+    # channels of the segment's output, or hidden channels, whose projections are added
     "channels": Join("concat", exact=True),
     "partial_sums": Join("sum", exact=True),
-    # the segment's own parallel paths, which meet as in the original
+    # the segment's parallel paths, which meet as in the original
     "paths": Join("concat", exact=True),
     "terms": Join("sum", exact=True),
-    # portions of the segment hand tensors to each other, and the last one writes its end
+    # portions of the segment pass tensors to each other, and the last one writes the segment's output
     "placed": Join(None, exact=True),
 }.items():
     joins.register(_name)(_join)
 
-#: Where the rows of an image are, by layout.
+#: Axis of the rows of an image, by layout.
 ROWS = {"NCHW": 2, "NHWC": 1}
 
 
 def combine(parts: Sequence[Any], axis: int, out: Any) -> Any:
-    """Return the concatenate arrays along an axis, for a `Meeting` that concatenates."""
+    """Return the concatenation of arrays along an axis, for a `Meeting` that concatenates."""
     import numpy as np
 
     return np.concatenate(parts, axis=axis, out=out)
 
 
 def misfit(inputs: Sequence[Shape], output: Shape, axis: int, noun: str) -> str | None:
-    """Return why tensors do not lie one after the other in another along an axis, as what follows "join `name`"; None if they do.
+    """Return why tensors do not concatenate to `output` along an axis, as a continuation of "join `name`"; None if they do.
 
     Args:
         noun: Noun for the counted things, such as ``rows``.

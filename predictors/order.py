@@ -1,4 +1,4 @@
-"""Topological orders that stay near a given one."""
+"""Topological orders that stay close to a given order."""
 
 from collections.abc import Collection, Hashable, Mapping
 from graphlib import TopologicalSorter
@@ -9,10 +9,10 @@ T = TypeVar("T", bound=Hashable)
 
 
 def stable_order(waits: Mapping[T, Collection[T]]) -> list[T]:
-    """Return the keys in their order, each moved behind the keys it waits for.
+    """Return the keys in their order, each moved after the keys that it waits for.
 
     Raises:
-        graphlib.CycleError: If keys wait for each other or for themselves.
+        CycleError: If keys wait for each other or for themselves (`graphlib`).
     """
     sorter = TopologicalSorter(waits)
     sorter.prepare()

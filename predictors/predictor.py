@@ -19,15 +19,15 @@ from predictors.rewrites import GROUPED, apply_exact_rewrites, owner_of
 from predictors.shapes import pixels, width
 from predictors.side_by_side import Shares
 
-# Cost of moving a tensor between two processors of a device.
+# Cost of transferring a tensor between two processors of a device.
 #
-# A processor is reached through the CPU: handing over costs a map and a
-# conversion, taking back an unmap, a synchronisation and a conversion (paper 003,
-# sections 2.1 and 7.1). Two processors other than the CPU exchange through it.
+# A processor is reached through the CPU: sending a tensor costs a map and a
+# conversion, reading one back costs an unmap, a synchronisation and a conversion (paper 003,
+# sections 2.1 and 7.1). Two processors other than the CPU exchange tensors through the CPU.
 #
-# Measured whole networks show a constant for each inference: the call, the hand-over
-# of the input and of the output. A part of a network is called and handed over as a
-# whole network is, so the fixed part of an exchange is never less than that constant.
+# Measured whole networks show a constant for each inference: the call, and the transfers
+# of the input and of the output. A part of a network is called and fed like a whole
+# network, so the fixed part of an exchange is never less than that constant.
 
 
 class LinkModel:
@@ -35,7 +35,7 @@ class LinkModel:
 
     Args:
         device: The device's profile.
-        fixed_ms: Measured constant of an inference on a processor in a precision, ms; 0 where none was measured.
+        fixed_ms: Returns the measured constant of an inference on a processor in a precision, ms; 0 if none was measured.
     """
 
     def __init__(self, device: DeviceProfile, fixed_ms: Callable[[str, str], float]) -> None:
@@ -43,21 +43,21 @@ class LinkModel:
         self._fixed: dict[tuple[str, str | None], tuple[float, float]] = {}
 
     def ms(self, source: str, target: str, elements: int, precision: str) -> float:
-        """Return the time to make a tensor of `source` readable by `target`, ms.
+        """Return the time until `target` can read a tensor of `source`, ms.
 
         Args:
             source: Processor that holds the tensor, with or without core set.
             target: Processor that needs it, with or without core set.
-            precision: Precision of the moved tensor, that of the processor that is not the CPU.
+            precision: Precision of the transfer, that of the processor other than the CPU.
         """
         return float(sum(self.parts(source, target, elements, precision).values()))
 
     def parts(self, source: str, target: str, elements: Any, precision: str) -> dict[str, Any]:
-        """Transfer time by link, named after its processor that is not the CPU, ms: a number, or an array for an array of tensors."""
+        """Return the transfer time by link in ms, named after its processor other than the CPU; numbers, or arrays for several tensors."""
         return self.parts_of_bytes(source, target, elements * ITEM_BYTES[precision], precision)
 
     def parts_of_bytes(self, source: str, target: str, size: Any, precision: str | None = None) -> dict[str, Any]:
-        """Return the times of a transfer of some bytes, ms: out of `source` under its name, into `target` under that name."""
+        """Return the times of a transfer of `size` bytes, ms: the part out of `source` and the part into `target`, by processor."""
         start, end = kind_of(source), kind_of(target)
         ms_by_link: dict[str, Any] = {}
         if start == end:
@@ -72,66 +72,66 @@ class LinkModel:
         return ms_by_link
 
     def _fixed_parts(self, processor: str, precision: str | None) -> tuple[float, float]:
-        """Return the fixed time to hand a tensor to a processor, and to take one back, ms: together no less than the constant of an inference."""
+        """Return the fixed times to send a tensor to a processor and to read one back, ms: in sum at least the constant of an inference."""
         key = processor, precision
         if key not in self._fixed:
             on, link = self._device.processor(processor), self._device.links[kind_of(processor)]
             into, back = link.map_ms.value, link.unmap_ms.value + link.sync_ms.value
-            # a tensor between two other processors crosses in the precision of one of them
+            # a tensor between two other processors is transferred in the precision of one of them
             least = self._fixed_ms(processor, precision if precision in on.precisions else on.default_precision)
             share = into / (into + back) if into + back else 0.5
             self._fixed[key] = max(into, share * least), max(back, (1 - share) * least)
         return self._fixed[key]
 
 
-# Slow-down, or speed-up, of a kernel while other processors compute: they share the memory, and the chip's power.
+# Slowdown or speed-up of a kernel while other processors compute: they share the memory and the chip's power.
 #
 # A profile states, for each other processor, a factor for kernels that multiply and one
-# for kernels that move memory. A kernel between the two takes its share of each, and
-# starting it takes as long as before.
+# for kernels that move memory. A kernel between the two gets its share of each, and
+# its launch takes as long as before.
 
 
 class KernelsTime(NamedTuple):
-    """Time of several kernels one after the other, ms."""
+    """Time of several kernels in sequence, ms."""
 
-    ms: float  # While other processors wait.
-    arithmetic_ms: float  # The part of it that others change as they change multiplying.
-    memory_ms: float  # The part that they change as they change moving memory.
+    ms: float  # Time while other processors are idle.
+    arithmetic_ms: float  # Part of the time that others change like multiplying.
+    memory_ms: float  # Part of the time that others change like moving memory.
 
     @classmethod
     def of(cls, time: KernelTime) -> "KernelsTime":
-        """Return the time of one."""
+        """Return the time of a single kernel."""
         work, varying = time.compute_ms + time.memory_ms, max(0.0, time.ms - time.launch_ms)
         memory = time.memory_ms / work if work else 0.0
         return cls(time.ms, varying * (1 - memory), varying * memory)
 
     @classmethod
     def total(cls, times: "Iterable[KernelsTime]") -> "KernelsTime":
-        """Return the time of all."""
+        """Return the sum of several times."""
         return cls(*(sum(column) for column in zip((0.0, 0.0, 0.0), *times, strict=True)))
 
     @property
     def shares(self) -> Shares:
-        """The two parts, as shares."""
+        """The two parts as shares of the time."""
         return Shares(self.arithmetic_ms / self.ms, self.memory_ms / self.ms) if self.ms else Shares()
 
     def slowed(self, slowing: SlowdownFactors) -> float:
-        """Return the time while others compute; of arrays of times an array."""
+        """Return the time while others compute; an array for arrays of times."""
         return self.ms + (slowing.arithmetic - 1) * self.arithmetic_ms + (slowing.memory - 1) * self.memory_ms
 
 
 class Handover(NamedTuple):
-    """Time of one inference in addition to its kernels: the call, and the transfers of its input and of its output."""
+    """Time of one inference beyond its kernels: the call, and the transfers of its input and output."""
 
     processor: str  # Name of the processor.
-    precision: Precision  # In which precision.
-    ms: float  # The time.
-    #: Ends of its interval, as factors on it, where it was measured with whole networks; None where links say it.
+    precision: Precision  # Precision of the inference.
+    ms: float  # Time in ms.
+    #: Interval as factors on the time, if it was measured with whole networks; None if it comes from links.
     measured: tuple[float, float] | None
 
 
 class KernelEstimate(NamedTuple):
-    """One kernel of a prediction."""
+    """One kernel of a prediction, with its time."""
 
     kernel: Kernel
     time: KernelTime
@@ -141,29 +141,29 @@ class KernelEstimate(NamedTuple):
 class Estimate:
     """A predicted latency."""
 
-    computing: KernelsTime  # The kernels: time of a part of a network inside a plan, where links give the transfers.
-    handover: Handover  # Time of the inference in addition to its kernels.
+    computing: KernelsTime  # Time of the kernels, which is the time of a part of a network inside a plan, where links give the transfers.
+    handover: Handover  # Time of the inference beyond its kernels.
     low_ms: float  # Lower end of the interval.
     high_ms: float  # Upper end of the interval.
-    processor: str  # Where it would run.
-    precision: Precision  # At what precision.
-    origin: Origin  # Source of its kernels' times: a fit, fits of other devices, or the roofline.
+    processor: str  # Name of the processor.
+    precision: Precision  # Precision of the inference.
+    origin: Origin  # Source of the kernel times: a fit, fits of other devices, or the roofline.
     source: str = "predicted"  # Always ``predicted``.
     kernels: tuple[KernelEstimate, ...] = field(default=(), repr=False)  # Parts of the time, in order.
 
     @property
     def ms(self) -> float:
-        """Most likely value of a whole inference, its input and output in the host's memory: kernels and hand-over."""
+        """Most likely time of a whole inference, with input and output in the host's memory: kernels and hand-over."""
         return self.computing_ms + self.handover.ms
 
     @property
     def handover_ms(self) -> float:
-        """Return the time of the inference in addition to its kernels."""
+        """Time of the inference beyond its kernels."""
         return self.handover.ms
 
     @property
     def computing_ms(self) -> float:
-        """The kernels alone."""
+        """Time of the kernels alone."""
         return self.computing.ms
 
     @property
@@ -172,14 +172,14 @@ class Estimate:
         return self.origin in MEASURED
 
 
-#: Maximum number of cached estimates: those of a few graphs on every core set in every precision.
+#: Maximum number of cached estimates, enough for a few graphs on every core set in every precision.
 _MAX_ESTIMATES = 128
 
 
 class LatencyPredictor:
     """Predicts graphs on the processors of one device.
 
-    Kernel times are remembered, so that thousands of similar graphs are cheap.
+    Kernel times are cached, so that thousands of similar graphs are cheap.
 
     Args:
         device: The device's profile.
@@ -190,17 +190,17 @@ class LatencyPredictor:
         self.links = LinkModel(device, lambda processor, precision: self._model(processor, precision).inference_ms())
         self._models: dict[tuple[str, str | None], KernelModel] = {}
         self._fusers: dict[object, Fuser] = {}
-        #: Estimates of the latest graphs: plans and their controls request the same graphs again.
+        #: Estimates of the latest graphs, because plans and their controls request the same graphs again.
         self._estimates: dict[tuple[int, str, str | None], tuple[OpGraph, Estimate]] = {}
-        #: Times by cost, of kernels that the processor computes and of those that the CPU computes for it.
+        #: Times by cost, of kernels that the processor computes, and of kernels that the CPU computes for it.
         self._known: dict[tuple[str, str | None], tuple[dict[KernelCost, KernelsTime], dict[KernelCost, KernelsTime]]] = {}
 
     def predict(self, graph: OpGraph, processor: str, precision: str | None = None) -> Estimate:
-        """Return the latency of `graph` alone on `processor`, its input and output in the host's memory.
+        """Return the latency of `graph` alone on `processor`, with input and output in the host's memory.
 
         Args:
-            processor: Such as ``gpu`` or ``cpu[1large]``.
-            precision: None for the processor's default.
+            processor: Name such as ``gpu`` or ``cpu[1large]``.
+            precision: Precision; None for the processor's default.
         """
         key = (id(graph), processor, precision)
         cached = self._estimates.get(key)
@@ -222,11 +222,11 @@ class LatencyPredictor:
         return Estimate(computing, handover, low, high, processor, checked_precision, origin_of(on, checked_precision), kernels=kernels)
 
     def handover(self, processor: str, precision: str | None = None, reads: Iterable[int] = (), writes: Iterable[int] = ()) -> Handover:
-        """Return the time of an inference on a processor in addition to its kernels: a measured constant, or else the sum of the links.
+        """Return the time of an inference on a processor beyond its kernels: a measured constant, else the sum of the links.
 
         Args:
-            reads: Elements of each input, which is in the host's memory.
-            writes: Elements of each output, which the host needs.
+            reads: Number of elements of each input, which is in the host's memory.
+            writes: Number of elements of each output, which the host needs.
         """
         checked_precision, model = self.device.processor(processor).check_precision(precision), self._model(processor, precision)
         read, written = list(reads), list(writes)
@@ -241,10 +241,10 @@ class LatencyPredictor:
         )
 
     def kernels(self, graph: OpGraph, processor: str, rewrites: Sequence[str] = ()) -> list[Kernel]:
-        """Return the kernels the processor's backend launches for `graph`, named after operators of `graph`, which keeps them.
+        """Return the kernels that the processor's backend launches for `graph`, named after operators of `graph`; cached in the graph.
 
         Args:
-            rewrites: Exact rewrites that `graph` has in addition to those of the processor's runtime.
+            rewrites: Exact rewrites of `graph`, in addition to those of the processor's runtime.
         """
         profile = self.device.processor(processor).profile
         if profile.launching not in self._fusers:
@@ -257,14 +257,14 @@ class LatencyPredictor:
         return kernels_by_rules[key]
 
     def kernels_time(self, kernels: Sequence[Kernel], processor: str, precision: str | None = None) -> KernelsTime:
-        """Return the time of kernels that `kernels` gave, one after the other."""
+        """Return the time of kernels from `kernels` in sequence."""
         return KernelsTime.total(self.kernels_times(kernels, processor, precision))
 
     def kernels_times(self, kernels: Sequence[Kernel], processor: str, precision: str | None = None) -> list[KernelsTime]:
         """Return the time of each of the kernels.
 
-        Kernels that are new are timed together, and a call with many takes
-        little longer than one with few.
+        New kernels are timed together, and a call with many kernels takes
+        little longer than a call with few.
         """
         cached = self._known.setdefault((processor, precision), ({}, {}))
         values = [cached[kernel.elsewhere].get(kernel.cost) for kernel in kernels]
@@ -279,7 +279,7 @@ class LatencyPredictor:
         return self._times([kernel], processor, precision)[0].ms
 
     def _times(self, kernels: Sequence[Kernel], processor: str, precision: str | None) -> list[KernelTime]:
-        """Return the time of each kernel; one that the CPU computes waits for its tensors, there and back."""
+        """Return the time of each kernel; a kernel that the CPU computes also takes the transfers of its tensors, both ways."""
         times = self._model(processor, precision).times([kernel.cost for kernel in kernels])
         elsewhere = [i for i, kernel in enumerate(kernels) if kernel.elsewhere]
         if not elsewhere:
@@ -295,15 +295,15 @@ class LatencyPredictor:
         return times
 
     def join_ms(self, kind: str, shape: tuple[int, ...], branches: int, host: str, precision: str | None = None) -> float:
-        """Return the time in which the host joins branch outputs, ms.
+        """Return the time that the host takes to join branch outputs, ms.
 
-        Outputs that lie in the joined tensor as one piece each cost nothing, for each
-        branch writes its own: channels where they are the slowest axis, bands of rows
-        where rows are. Elsewhere they are copied.
+        Outputs that are contiguous slices of the joined tensor take no time, because each
+        branch writes its own slice: channels if they are the slowest axis, bands of rows if
+        rows are. Other outputs are copied.
 
         Args:
-            kind: Of the join, as designs or bundles name it.
-            precision: Precision on it; the processor's default if None.
+            kind: Kind of the join, by its name in designs or bundles.
+            precision: Precision on the host; the processor's default if None.
         """
         meeting = meeting_of(kind)
         if not meeting.copies(self.device.processor(host).profile.layout):
@@ -313,7 +313,7 @@ class LatencyPredictor:
         return self.kernel_ms(Kernel("join", ("join",), cost, 0), host, precision)
 
     def _model(self, processor: str, precision: str | None) -> KernelModel:
-        """Return the model of kernels' times: a fit where there is one, else the roofline."""
+        """Return the model of kernel times: a fit if there is one, else relatives or the roofline."""
         key = (processor, precision)
         cached = self._models.get(key)
         if cached is None:
@@ -325,7 +325,7 @@ class LatencyPredictor:
         fit, prior = processor.fits.get(checked_precision), processor.priors.get(checked_precision)
         if fit is None:
             return self._related(prior, processor) if prior else RooflinePredictor(processor, precision)
-        # Evaluating fits needs numpy, which profiles without them do without.
+        # Evaluating fits needs numpy, which profiles without fits do not need.
         from predictors.models.fitted import FittedModel
 
         return FittedModel(fit, processor)
@@ -338,12 +338,12 @@ class LatencyPredictor:
 
 
 def io_elements(graph: OpGraph) -> tuple[list[int], list[int]]:
-    """Return the elements of each input and of each output of a network."""
+    """Return the number of elements of each input and of each output of a network."""
     return [prod(op.shape) for op in graph.inputs], [prod(graph.by_name[name].shape) for name in graph.outputs]
 
 
 def _launched_kernels(graph: OpGraph, fuser: Fuser, rewrites: Sequence[str]) -> list[Kernel]:
-    """Return the kernels of a graph after exact rewrites; a kernel that computes a part of an operator has the operator's name."""
+    """Return the kernels of a graph after exact rewrites; a kernel for a part of an operator has the operator's name."""
     built = apply_exact_rewrites(graph, rewrites)[0]
     kernels = fuser.fuse(built)
     if built is graph:
@@ -363,7 +363,7 @@ def check_unsupported(device: str, processor: str, names: Iterable[str]) -> None
 
 
 def origin_of(processor: Processor, precision: str) -> Origin:
-    """Return the model that gives the times of a processor at a precision."""
+    """Return the origin of a processor's times at a precision."""
     if (fit := processor.fits.get(precision)) is not None:
         return "fit" if fit.sibling is None else "sibling"
     if (prior := processor.priors.get(precision)) is None:
@@ -374,10 +374,10 @@ def origin_of(processor: Processor, precision: str) -> Origin:
 
 
 def not_measured(device: str, origins: Iterable[tuple[str, Origin]]) -> str | None:
-    """Return a sentence that names the times that were not fitted to measurements on the device; None if all were.
+    """Return a sentence that names the times without a fit to measurements on the device; None if all have one.
 
     Args:
-        origins: A processor, or a predicted part of it, and the model that its times are from.
+        origins: Processors or predicted quantities, each with the model of its times.
     """
     guessed = [quantity for quantity, origin in dict.fromkeys(origins) if origin not in MEASURED]
     if not guessed:

@@ -1,4 +1,4 @@
-"""Registries that the modules of a folder fill, and names that are imported on first use."""
+"""Registries filled by the modules of a folder, and names that are imported on first use."""
 
 import importlib
 import sys
@@ -17,7 +17,7 @@ class Registry(Generic[T]):
     """Maps names to objects of one kind.
 
     Args:
-        what: Kind of the registered things, as an error names it ("delegate").
+        noun: Kind of the registered objects, for error messages ("delegate").
     """
 
     def __init__(self, noun: str) -> None:
@@ -25,7 +25,7 @@ class Registry(Generic[T]):
         self._items: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Decorator that registers its object under `name`."""
+        """Return a decorator that registers its object under `name`."""
 
         def add(item: T) -> T:
             if self._items.get(name, item) is not item:
@@ -36,7 +36,7 @@ class Registry(Generic[T]):
         return add
 
     def get(self, name: str) -> T:
-        """Return the object called `name`."""
+        """Return the object registered as `name`."""
         if name not in self._items:
             raise UnknownNameError.among(self.noun, name, self._items)
         return self._items[name]
@@ -46,7 +46,7 @@ class Registry(Generic[T]):
         return sorted(self._items)
 
     def __contains__(self, name: object) -> bool:
-        """Return whether something is registered under `name`."""
+        """Return whether an object is registered under `name`."""
         return name in self._items
 
     def __iter__(self) -> Iterator[str]:
@@ -55,10 +55,10 @@ class Registry(Generic[T]):
 
 
 class RuleTable(dict[str, T]):
-    """A table of rules by name, which the modules of a package fill."""
+    """A table of rules by name, filled by the modules of a package."""
 
     def add(self, *names: str) -> Callable[[T], T]:
-        """Decorator for the rule of these names."""
+        """Return a decorator that adds a rule under these names."""
 
         def register(rule: T) -> T:
             self.update(dict.fromkeys(names, rule))
@@ -68,13 +68,13 @@ class RuleTable(dict[str, T]):
 
 
 def import_modules(package: str, path: Iterable[str]) -> list[ModuleType]:
-    """Import every module in the folder of a package, so that their entries are registered; return the modules by name.
+    """Import every module in the folder of a package, so that its entries are registered; return the modules by name.
 
-    Modules in folders below are left to them.
+    Subpackages import their own modules.
 
     Args:
         package: Name of the package, `__name__` in its ``__init__.py``.
-        path: Its folders, `__path__` there.
+        path: Folders of the package, `__path__` in its ``__init__.py``.
     """
     return [import_module(f"{package}.{module.name}") for module in iter_modules(path)]
 
@@ -86,7 +86,7 @@ def lazy_names(package: str, homes: Mapping[str, Sequence[str]]) -> tuple[Callab
         package: The package's ``__name__``.
 
     Returns:
-        A function that imports one name, and keeps it in the package; and one that lists all names there are.
+        A function that imports one name and keeps it in the package, and one that lists all names.
     """
     namespace = vars(sys.modules[package])
     home = {name: module for module, names in homes.items() for name in names}

@@ -1,8 +1,8 @@
-"""Replacements of operators that a processor lacks or is slow at.
+"""Replacements of operators that a processor lacks or runs slowly.
 
-Most rewrites make another network, to be calibrated or trained: paper 003 (section 6) removes squeeze-and-excitation from
-EfficientNet and gives its CPU branch ReLU6 instead of Swish. Those in `exact` compute the same in other operators. A
-rewrite is written ``WHAT=BY``, such as ``silu=relu6``.
+Most rewrites give another network, which must be calibrated or trained: paper 003 (section 6) removes squeeze-and-excitation
+from EfficientNet and gives its CPU branch ReLU6 instead of Swish. The rewrites in `exact` compute the same with other
+operators. A rewrite is written ``WHAT=BY``, such as ``silu=relu6``.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,23 +15,23 @@ from predictors.operators import kind_of
 from predictors.registry import Registry
 from predictors.shapes import Attr, integer
 
-#: Gives a graph whose other operators keep their names, inputs and weights.
+#: Returns a graph whose other operators keep their names, inputs and weights.
 Rewrite = Callable[[OpGraph], OpGraph]
 
 rewrites: Registry[Rewrite] = Registry("rewrite")
 
-#: Rewrites that keep a network's results. They apply to operators that are scaled already, so that channels and weights stay the original's.
+#: Rewrites that keep a network's results. They apply to operators after scaling, so that channels and weights stay the original's.
 exact: Registry[Rewrite] = Registry("exact rewrite")
 
 
 def apply_rewrites(graph: OpGraph, names: Sequence[str]) -> tuple[OpGraph, tuple[str, ...]]:
-    """Return a graph after some rewrites, one after the other.
+    """Apply rewrites to a graph in order.
 
     Args:
-        names: Such as ``silu=relu6``.
+        names: Names such as ``silu=relu6``.
 
     Returns:
-        The new graph, and those of the names that changed something.
+        The new graph, and the names of the rewrites that changed it.
 
     Raises:
         UnknownNameError: If there is no such rewrite.
@@ -51,7 +51,7 @@ def inexact_rewrites(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def apply_exact_rewrites(graph: OpGraph, names: Sequence[str]) -> tuple[OpGraph, tuple[str, ...]]:
-    """Return a graph after the exact ones of some rewrites, and those of them that changed something; the graph keeps the answer."""
+    """Return a graph after the exact rewrites among `names`, and those that changed it; the result is cached in the graph."""
     key = tuple(dict.fromkeys(name for name in names if name in exact))
     cached: dict[tuple[str, ...], tuple[OpGraph, tuple[str, ...]]] = vars(graph).setdefault("_laid_out", {})
     if key not in cached:
@@ -59,9 +59,9 @@ def apply_exact_rewrites(graph: OpGraph, names: Sequence[str]) -> tuple[OpGraph,
     return cached[key]
 
 
-# Activations by cheaper ones.
+# Activations replaced with cheaper ones.
 
-#: Smooth or costly activations, and approximations with a few instructions, the closest first.
+#: Smooth or costly activations, each with approximations of a few instructions, the closest first.
 REPLACEMENTS = {
     "silu": ("hard_swish", "relu6", "relu"),
     "hard_swish": ("relu6", "relu"),
@@ -87,15 +87,15 @@ for _kind, _others in REPLACEMENTS.items():
         rewrites.register(f"{_kind}={_by}")(_replacement(_kind, _by))
 
 
-# A branch that sees the image at half its resolution, for as much computation with twice the channels.
+# A branch that gets the image at half its resolution, for the same computation with twice the channels.
 
-#: Name of the rewrite, and how many times the original's channels its branches may have.
+#: Name of the rewrite, and maximum width of its branches relative to the original's channels.
 HALF_RESOLUTION, HALF_WIDTH = "resolution=half", 2.0
 
 
 @rewrites.register(HALF_RESOLUTION)
 def halve(graph: OpGraph) -> OpGraph:
-    """Return the graph that reads means of 2×2 pixels; the same graph where its result has rows, or an operator needs their number."""
+    """Return the graph on means of 2×2 pixels; the same graph if its result has rows, or an operator needs their number."""
     arriving, result = graph.input, graph.by_name[graph.output].shape
     if len(arriving.shape) != 4 or min(arriving.shape[2:]) < 2 or prod(result[2:]) > 1:
         return graph
@@ -116,16 +116,16 @@ def halve(graph: OpGraph) -> OpGraph:
 
 # Grouped convolutions in parts: an ordinary convolution for each group, whose concatenated results are the same.
 #
-# For runtimes that compute dense and depthwise convolutions, and none in between. A following operator with a number or a rule for
-# each channel (a batch norm, an activation) goes along with the parts, so that it is still folded into convolutions.
+# This is for runtimes that compute only dense and depthwise convolutions. A following operator with a number or a rule per channel
+# (a batch norm, an activation) is split with the parts, so that it is still folded into convolutions.
 
-#: Maximum number of parts of a convolution: each is a launch, and beyond them the exchange with the CPU costs no more.
+#: Maximum number of parts of a convolution: each is a launch, and with more of them the exchange with the CPU costs no more.
 MAX_PARTS = 64
 
 #: Entry of a profile's `unsupported` for grouped convolutions that are not depthwise, which are not a separate kind.
 GROUPED = "grouped_conv"
 
-#: Tag of an operator that is a part of another one; its name is the other's and then the tag's value.
+#: Tag of an operator that is a part of another one; its name is the other's name followed by the tag's value.
 PART = "part"
 
 
@@ -135,14 +135,14 @@ def is_grouped(graph: OpGraph, op: Op) -> bool:
 
 
 def owner_of(op: Op) -> str:
-    """Return the operator that an operator is a part of, or its own name."""
+    """Return the name of the operator that an operator is a part of, or its own name."""
     return op.name.removesuffix(op.tags.get(PART, ""))
 
 
 @rewrites.register(f"{GROUPED}=parts")
 @exact.register(f"{GROUPED}=parts")
 def split_grouped(graph: OpGraph) -> OpGraph:
-    """Return the graph whose grouped convolutions are slices, ordinary convolutions and a concat; those of over `MOST_PARTS` groups stay."""
+    """Replace grouped convolutions with slices, ordinary convolutions and a concat; convolutions with over `MAX_PARTS` groups stay."""
     placed: dict[str, list[Op]] = {}
     removed: set[str] = set()
     for op in graph.ops:
@@ -159,7 +159,7 @@ def split_grouped(graph: OpGraph) -> OpGraph:
 
 
 def _chain(graph: OpGraph, conv: Op) -> list[Op]:
-    """Return a convolution, the batch norm that alone reads it, and the activation that alone reads that."""
+    """Return a convolution, the batch norm that is its only reader, and the activation that is the only reader of that."""
     chain = [conv]
     for fits in (lambda op: op.kind == "batch_norm", lambda op: kind_of(op.kind).weightless and kind_of(op.kind).elementwise):
         readers = graph.consumers[chain[-1].name]
@@ -171,7 +171,7 @@ def _chain(graph: OpGraph, conv: Op) -> list[Op]:
 
 
 def _parts(graph: OpGraph, chain: Sequence[Op]) -> list[Op]:
-    """Return the operators that replace a convolution and the operators of its chain; the last has the name and the result of the chain's last."""
+    """Return the operators that replace a convolution and its chain; the last one has the name and the result of the chain's last one."""
     conv = chain[0]
     groups = integer(conv.attrs, "groups")
     (source,) = conv.inputs
@@ -191,7 +191,7 @@ def _parts(graph: OpGraph, chain: Sequence[Op]) -> list[Op]:
     return [*parts, Op(chain[-1].name, "concat", tuple(ends), tags=chain[-1].tags)]
 
 
-# Squeeze-and-excitation removed: a factor a channel, which waits for the mean of the whole image.
+# Removal of squeeze-and-excitation: a factor per channel, which waits for the mean of the whole image.
 
 #: Kinds between the mean and the gate.
 _INSIDE = frozenset(
@@ -202,7 +202,7 @@ _GATES = frozenset({"sigmoid", "hard_sigmoid"})
 
 @rewrites.register("squeeze_excite=none")
 def remove(graph: OpGraph) -> OpGraph:
-    """Return the graph without factors of channels that are computed from the mean of the channels."""
+    """Return the graph without factors of channels computed from the mean over the image."""
     removed: set[str] = set()
     passed: dict[str, str] = {}
     for op in graph.ops:
@@ -224,7 +224,7 @@ def remove(graph: OpGraph) -> OpGraph:
 
 
 def _gate_chain(graph: OpGraph, image: str, gate: str, reader: str) -> set[str]:
-    """Return the operators from the mean of an image to its gate, which nothing else reads; empty if it is none."""
+    """Return the operators from the mean of an image to its gate, without other readers; empty if there is no such chain."""
     names: set[str] = set()
     op: Op = graph.by_name[gate]
     if op.kind not in _GATES:

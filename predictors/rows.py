@@ -1,8 +1,8 @@
-"""Which rows of its inputs an operator reads for a band of rows of its output.
+"""The input rows that an operator reads for a band of rows of its output.
 
-Bands of one image can be computed apart from each other, by different
-processors, and the results are those of the whole image to the last bit. Rows
-that two bands read are the *halo*, computed twice where an operator wrote them.
+Bands of one image can be computed separately by different processors, and the
+results equal those of the whole image to the last bit. Rows that two bands
+read are the *halo*; they are computed twice if an operator wrote them.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,13 +13,13 @@ from predictors.shapes import Attrs, Shape, ints
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows `start` up to `stop`, the last one left out."""
+    """Rows from `start` up to, but not including, `stop`."""
 
     start: int
     stop: int
 
     def __len__(self) -> int:
-        """Return how many."""
+        """Return the number of rows."""
         return self.stop - self.start
 
 
@@ -27,35 +27,35 @@ class Rows:
 class Band:
     """Operators that compute a band of an operator's output."""
 
-    reads: tuple[Rows, ...]  # The rows that are needed of each input.
-    attrs: Attrs = field(default_factory=dict)  # Attributes with which the operator reads them: it pads only where the image ends.
-    skip: int = 0  # Computed rows that lie before the band.
+    reads: tuple[Rows, ...]  # Rows read of each input.
+    attrs: Attrs = field(default_factory=dict)  # Attributes of the operator for these rows: it pads only at the borders of the image.
+    skip: int = 0  # Number of computed rows before the band.
 
 
-#: Rule that gives the band of input rows from input shapes, attributes and rows of the output.
+#: Rule that returns the band of input rows from input shapes, attributes and rows of the output.
 RowRule = Callable[[Sequence[Shape], Attrs, Rows], Band]
 
 
 def height(shape: Shape) -> int:
-    """Return the rows of a tensor; one without height has one."""
+    """Return the number of rows of a tensor; 1 for a tensor without height."""
     return shape[2] if len(shape) == 4 else 1
 
 
 def all_rows(ins: Sequence[Shape], attrs: Attrs, rows: Rows) -> Band:
-    """Return the rows are mixed: everything is read and computed."""
+    """Return all rows of each input: the operator mixes rows, so everything is read and computed."""
     return Band(tuple(Rows(0, height(shape)) for shape in ins), attrs, rows.start)
 
 
 def same_rows(ins: Sequence[Shape], attrs: Attrs, rows: Rows) -> Band:
-    """Return the row i reads row i of each input, or the only row of one that is broadcast."""
+    """Return the same rows of each input, or the only row of a broadcast input."""
     tallest = max(map(height, ins), default=1)
     return Band(tuple(rows if height(shape) == tallest else Rows(0, height(shape)) for shape in ins), attrs)
 
 
 def window_rows(ins: Sequence[Shape], attrs: Attrs, rows: Rows) -> Band:
-    """Return a window of ``kernel`` rows that moves by ``stride``, over an image with ``padding``.
+    """Return the rows read by windows of ``kernel`` rows that move by ``stride`` over an image with ``padding``.
 
-    A band of windows that `ceil_mode` cuts short at the last row begins with earlier windows, which are skipped:
+    If `ceil_mode` cuts the windows of a band short at the last row, the band begins with earlier windows, which are skipped:
     runtimes refuse an input that is smaller than the window.
     """
     (size,) = map(height, ins)
@@ -63,7 +63,7 @@ def window_rows(ins: Sequence[Shape], attrs: Attrs, rows: Rows) -> Band:
     dilation = ints(attrs, "dilation")[0] if "dilation" in attrs else 1
     top, left, bottom, right = ints(attrs, "padding")
     span = dilation * (kernel - 1) + 1
-    # padding that `ceil_mode` adds beyond the stated one is no row
+    # padding that `ceil_mode` adds beyond the stated one is not a row
     end = min((rows.stop - 1) * stride - top + span, size + bottom)
     start = max(0, min(rows.start, (end + top - span) // stride))
     first = start * stride - top
@@ -73,14 +73,14 @@ def window_rows(ins: Sequence[Shape], attrs: Attrs, rows: Rows) -> Band:
 
 
 def padded_rows(ins: Sequence[Shape], attrs: Attrs, rows: Rows) -> Band:
-    """Return the rows that each row reads: row i reads row i − top, and none inside the padding."""
+    """Return the rows read by padding: row i reads row i − top, and rows of the padding read none."""
     alone = {**attrs, "kernel": (1, 1), "stride": (1, 1)}
     band = window_rows(ins, alone, rows)
     return Band(band.reads, {**attrs, "padding": band.attrs["padding"]})
 
 
 def enlarged_rows(ins: Sequence[Shape], attrs: Attrs, rows: Rows) -> Band:
-    """Return the row i reads row ⌊i / scale⌋; of the first one all copies are made."""
+    """Return the rows read by enlarging: row i reads row ⌊i / scale⌋; all copies of the first row are computed."""
     scale = ints(attrs, "scale")[0]
     start = rows.start // scale
     return Band((Rows(start, -(-rows.stop // scale)),), attrs, rows.start - start * scale)

@@ -1,17 +1,17 @@
-"""Shapes and attributes of operators: their types, reading them with a check, and windows that slide over an image."""
+"""Shapes and attributes of operators: their types, checked access, and windows that slide over an image."""
 
 from collections.abc import Mapping, Sequence
 from math import ceil, floor, prod
 
 Shape = tuple[int, ...]
-#: The shape of one input of a network; or of several, in their order or by the names of the forward's arguments.
+#: Shape of one input of a network, or shapes of several, by order or by the names of the forward's arguments.
 InputShapes = Sequence[int] | Sequence[Sequence[int]] | Mapping[str, Sequence[int]]
 Attr = bool | int | float | str | tuple[int, ...]
 Attrs = Mapping[str, Attr]
 
 
 def ints(attrs: Attrs, key: str) -> tuple[int, ...]:
-    """Return the tuple of ints `attrs[key]`; raises TypeError if it is something else."""
+    """Return the tuple of ints `attrs[key]`; raise TypeError for any other value."""
     value = attrs[key]
     if not isinstance(value, tuple):
         raise TypeError(f"`{key}` is {value!r}, not a list of numbers")
@@ -19,7 +19,7 @@ def ints(attrs: Attrs, key: str) -> tuple[int, ...]:
 
 
 def integer(attrs: Attrs, key: str, default: int | None = None) -> int:
-    """Return the int `attrs[key]`; raises TypeError if it is something else."""
+    """Return the int `attrs[key]`; raise TypeError for any other value."""
     value = attrs.get(key, default) if default is not None else attrs[key]
     if not isinstance(value, int):
         raise TypeError(f"`{key}` is {value!r}, not a whole number")
@@ -27,7 +27,7 @@ def integer(attrs: Attrs, key: str, default: int | None = None) -> int:
 
 
 def number(attrs: Attrs, key: str) -> float:
-    """Return the float `attrs[key]`; raises TypeError if it is something else."""
+    """Return the float `attrs[key]`; raise TypeError for any other value."""
     value = attrs[key]
     if not isinstance(value, int | float):
         raise TypeError(f"`{key}` is {value!r}, not a number")
@@ -35,18 +35,18 @@ def number(attrs: Attrs, key: str) -> float:
 
 
 def rank4(shape: Shape) -> Shape:
-    """Return `shape`, which must be N×C×H×W; raises ValueError if it is not."""
+    """Return `shape`, which must be N×C×H×W; raise ValueError if it is not."""
     if len(shape) != 4:
         raise ValueError(f"it needs an N×C×H×W tensor, it reads {shape}")
     return shape
 
 
 def window_shape(image: Shape, attrs: Attrs, channels: int) -> Shape:
-    """Return the shape of what a window gives that slides over an image.
+    """Return the output shape of a window that slides over an image.
 
     Args:
         image: N×C×H×W.
-        attrs: ``kernel``, ``stride``, ``padding`` (top, left, bottom, right), maybe ``dilation`` and ``ceil_mode``.
+        attrs: ``kernel``, ``stride``, ``padding`` (top, left, bottom, right), optionally ``dilation`` and ``ceil_mode``.
     """
     n, _, h, w = rank4(image)
     kernel, stride = ints(attrs, "kernel"), ints(attrs, "stride")
@@ -59,7 +59,7 @@ def window_shape(image: Shape, attrs: Attrs, channels: int) -> Shape:
         (w, kernel[1], stride[1], dilation[1], left, right),
     ):
         o = rounding((size + before + after - d * (k - 1) - 1) / s) + 1
-        # A window that starts in the far padding is dropped, as torch and ONNX do.
+        # A window that starts in the far padding is dropped, as in torch and ONNX.
         if attrs.get("ceil_mode") and (o - 1) * s >= size + before:
             o -= 1
         out.append(o)
@@ -69,22 +69,22 @@ def window_shape(image: Shape, attrs: Attrs, channels: int) -> Shape:
 def same_padding(
     sizes: Sequence[int], kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], *, odd_first: bool = False
 ) -> tuple[int, ...]:
-    """Return the padding before each axis, then behind each, with which as many windows fit as strides; an odd one is behind, or before."""
+    """Return the padding before, then after each axis, that gives as many windows as strides; an odd padding has more after, or before."""
     totals = [max(0, (n - 1) // s * s + d * (k - 1) + 1 - n) for n, k, s, d in zip(sizes, kernel, stride, dilation, strict=True)]
     small, large = [total // 2 for total in totals], [total - total // 2 for total in totals]
     return (*large, *small) if odd_first else (*small, *large)
 
 
 def width(shape: Shape) -> int:
-    """Return the channels of a tensor; one without an axis for them has one."""
+    """Return the number of channels of a tensor; 1 for a tensor without an axis for them."""
     return shape[1] if len(shape) > 1 else 1
 
 
 def with_width(shape: Shape, channels: int) -> Shape:
-    """Return the shape of a tensor with other channels; one without an axis for them as it is."""
+    """Return the shape with another number of channels; unchanged without an axis for them."""
     return (shape[0], channels, *shape[2:]) if len(shape) > 1 else shape
 
 
 def pixels(shape: Shape) -> int:
-    """Return the positions of a tensor, batch included."""
+    """Return the number of positions of a tensor, including the batch."""
     return prod(shape) // width(shape)

@@ -1,9 +1,9 @@
-"""Processors that compute at the same time: how much slower or faster each is then, and for how long.
+"""Processors that compute at the same time: their slowdown or speed-up, and its duration.
 
-One model for the planner, which asks it for the branches of a segment, and for the
-simulation, whose clock goes from event to event. A processor changes its speed only
-while another one computes: not while it computes alone, and not while tensors move.
-The CPU also loses the share of the threads that feed the others.
+One model serves the planner, for the branches of a segment, and the simulation,
+whose clock advances from event to event. A processor changes its speed only while
+another one computes, not while it computes alone and not while tensors are
+transferred. The CPU also loses the share of the threads that feed the others.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,15 +15,15 @@ from typing import NamedTuple
 from predictors.devices import DeviceProfile, SlowdownFactors
 from predictors.host import is_host, kind_of
 
-#: Factor on a time by the kinds of processors that compute meanwhile; 1 where it is not stated.
+#: Factor on a time by the kinds of processors that compute at the same time; 1 if not stated.
 ContentionFactors = Mapping[frozenset[str], float]
 
 
 class Shares(NamedTuple):
-    """Shares of a time that other processors change; the rest, such as starting kernels, stays."""
+    """Shares of a time that other processors change; the rest, such as launches, stays the same."""
 
-    arithmetic: float = 0.0  # Of kernels that multiply.
-    memory: float = 0.0  # Of kernels that move memory.
+    arithmetic: float = 0.0  # Share of kernels that multiply.
+    memory: float = 0.0  # Share of kernels that move memory.
 
     def time_factor(self, slowing: SlowdownFactors) -> float:
         """Return the factor on the whole time."""
@@ -31,36 +31,36 @@ class Shares(NamedTuple):
 
 
 def contention_factors(device: DeviceProfile, processor: str, shares: Shares, others: Iterable[str]) -> ContentionFactors:
-    """Return the factors on a time of a processor by which of some others compute meanwhile."""
+    """Return the factors on a processor's time, for each set of other processors that may compute at the same time."""
     kinds = sorted({kind_of(other) for other in others} - {kind_of(processor)})
     sets = (kinds_set for count in range(1, len(kinds) + 1) for kinds_set in combinations(kinds, count))
     return {frozenset(processors): shares.time_factor(device.slowdown(processor, processors)) for processors in sets}
 
 
 def worst_slowdown(device: DeviceProfile, processor: str, others: Iterable[str]) -> SlowdownFactors:
-    """Return the factors where it is not known how long others compute meanwhile: they are taken to compute all the time, and to make nothing faster."""
+    """Return the factors if the overlap is unknown: others are assumed to compute all the time and to make nothing faster."""
     stated = device.slowdown(processor, others)
     return SlowdownFactors(max(1.0, stated.arithmetic), max(1.0, stated.memory))
 
 
 @dataclass(frozen=True)
 class ProcessorWork:
-    """Work of one processor without a pause."""
+    """Work of one processor without pauses."""
 
     processor: str  # Name of the processor.
-    start_ms: float  # When it begins.
-    ms: float  # How long it takes alone.
-    contention: ContentionFactors = field(default_factory=dict)  # Factors on that while others compute.
-    feeder: float = 0.0  # Share of the CPU that the thread takes which feeds the processor meanwhile.
+    start_ms: float  # Start of the work.
+    ms: float  # Duration alone.
+    contention: ContentionFactors = field(default_factory=dict)  # Factors on the duration while others compute.
+    feeder: float = 0.0  # Share of the CPU taken by the thread that feeds the processor during the work.
 
 
 def speed(processor: str, contention: ContentionFactors, feeders: Mapping[str, float]) -> float:
-    """Return the speed of a processor as a share of its speed alone.
+    """Return the speed of a processor relative to its speed alone.
 
     Args:
-        processor: Such as ``cpu[1large]``.
+        processor: Name such as ``cpu[1large]``.
         contention: Factors on its time while others compute.
-        feeders: Of each other processor that computes, the share of the CPU that its thread takes; none where it computes alone.
+        feeders: For each other processor that computes, the share of the CPU of its feeding thread; empty if it computes alone.
     """
     if not feeders:
         return 1.0
@@ -69,14 +69,14 @@ def speed(processor: str, contention: ContentionFactors, feeders: Mapping[str, f
 
 
 class EndedWork(NamedTuple):
-    """A piece of work that is done."""
+    """Finished work of one processor."""
 
-    ms: float  # When it ends.
-    together: Mapping[str, float]  # Share of its time while each other kind of processor computed, ms.
+    ms: float  # End of the work.
+    together: Mapping[str, float]  # Time in ms for which each other kind of processor computed at the same time.
 
 
 def end_times(works: Sequence[ProcessorWork]) -> list[EndedWork]:
-    """Return when each of some pieces of work on processors of their own ends."""
+    """Return the end of each processor's work, if all processors compute at the same time."""
     remaining_ms = [work.ms for work in works]
     start_ms = [work.start_ms for work in works]
     together: list[dict[str, float]] = [{} for _ in works]

@@ -1,6 +1,6 @@
-"""Functions that only some operating systems have, in one place; elsewhere callers get a form that every system has.
+"""Functions that only some operating systems have; on other systems callers get a replacement that works everywhere.
 
-``NN_STRETCH_SYSTEM=plain`` makes any system as Windows is, so that tests reach that form.
+``NN_STRETCH_SYSTEM=plain`` makes any system behave like Windows, so that tests reach the replacements.
 """
 
 import _thread
@@ -29,43 +29,43 @@ OPENS_FOLDERS = not PLAIN and hasattr(os, "O_DIRECTORY")
 
 
 def flags(*names: str) -> int:
-    """Return the flags of `os.open` by name; those that the system lacks are left out, and files are never changed as text."""
+    """Return the flags of `os.open` by name; flags that the system lacks are left out, and files are always binary."""
     return sum(getattr(os, name, 0) for name in ("O_BINARY", *names) if not PLAIN or name in ("O_RDONLY", "O_WRONLY", "O_CREAT", "O_EXCL"))
 
 
 def affinity() -> set[int] | None:
-    """Return the cores that the calling thread may use; None if the system does not say."""
+    """Return the cores that the calling thread may use; None if the system does not report them."""
     return None if PLAIN or not hasattr(os, "sched_getaffinity") else os.sched_getaffinity(0)
 
 
 def set_affinity(cores: Collection[int], thread: int = 0) -> None:
-    """Bind a thread, the calling one by default, to cores; nothing where the system cannot."""
+    """Bind a thread, by default the calling one, to cores; do nothing if the system cannot."""
     if not PLAIN and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(thread, cores)
 
 
 def load_average() -> float | None:
-    """Return the number of processes ready to run in the last minute; None if the system does not say."""
+    """Return the number of runnable processes in the last minute; None if the system does not report it."""
     return None if PLAIN or not hasattr(os, "getloadavg") else os.getloadavg()[0]
 
 
 def memory_bytes() -> float:
-    """Return the bytes of memory that this machine has; infinite if the system does not say."""
+    """Return the memory of this machine in bytes; infinite if the system does not report it."""
     return math.inf if PLAIN or not hasattr(os, "sysconf") else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-#: Numbers of glibc's `mallopt`, with its values as a program starts.
+#: Numbers of glibc's `mallopt`, with the default values.
 _TRIM_THRESHOLD, _MMAP_MAX = (-1, 128 * 1024), (-4, 65536)
 
 
 @contextmanager
 def keep_freed_memory() -> Iterator[None]:
-    """Keep freed memory for the next allocation instead of returning it to the system, where the C library is glibc.
+    """Keep freed memory for the next allocation instead of returning it to the system, if the C library is glibc.
 
-    glibc returns each large tensor, and the system clears its pages again for the next one: most of the time where networks run on
-    many images. Memory that is free at the end goes back.
+    glibc returns each large tensor to the system, which clears its pages again for the next one; this takes most of the time of
+    networks that run on many images. Memory that is free at the end is returned.
     """
-    import ctypes  # the command line starts without it
+    import ctypes  # imported here, because the command line starts without it
 
     library: Any = ctypes.CDLL(None) if sys.platform == "linux" and not PLAIN else None
     if not hasattr(library, "mallopt"):
@@ -82,8 +82,8 @@ def keep_freed_memory() -> Iterator[None]:
 
 
 def interrupt_main(thread: int) -> None:
-    """Raise `KeyboardInterrupt` in the main thread, by its identity; where the system has no signals for threads, once it runs Python code."""
-    if hasattr(signal, "pthread_kill"):  # whatever PLAIN says: without it a call that waits for a lock would wait on
+    """Raise `KeyboardInterrupt` in the main thread, given by its identity; without thread signals, as soon as it runs Python code."""
+    if hasattr(signal, "pthread_kill"):  # even if PLAIN is set, because a call that waits for a lock would otherwise continue to wait
         signal.pthread_kill(thread, signal.SIGINT)
     else:
         _thread.interrupt_main()
@@ -91,16 +91,16 @@ def interrupt_main(thread: int) -> None:
 
 @contextmanager
 def deferred_interrupts() -> Iterator[None]:
-    """Let Ctrl-C take effect at the end of the block, whether it ends well or not.
+    """Delay Ctrl-C until the end of the block, whether the block succeeds or fails.
 
-    Only where Ctrl-C raises `KeyboardInterrupt`: in the main thread of a program without a handler of its own.
+    This works only where Ctrl-C raises `KeyboardInterrupt`: in the main thread of a program without its own handler.
     """
     usual = signal.getsignal(signal.SIGINT)
     pressed: list[int] = []
     try:
         if usual is signal.default_int_handler:
             signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
-    except ValueError:  # another thread, where Ctrl-C raises nothing
+    except ValueError:  # another thread, in which Ctrl-C raises nothing
         usual = None
     try:
         yield
@@ -112,9 +112,9 @@ def deferred_interrupts() -> Iterator[None]:
 
 
 def shared_file() -> tuple[int, str, bool]:
-    """Return a file for memory that processes share: its descriptor, what others open it by, and whether it must be removed.
+    """Return a file for memory shared by processes: its descriptor, the path that others open, and whether it must be removed.
 
-    It lives in memory and has no name where the system has such files, else it is a temporary one.
+    The file is in memory and has no name if the system supports it, else it is a temporary file.
     """
     if PLAIN or not hasattr(os, "memfd_create"):
         return *tempfile.mkstemp(prefix="nn-stretch-"), True

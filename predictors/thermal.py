@@ -1,9 +1,9 @@
-"""How a chip heats up and slows down: one body of one time constant, and steps of speed that depend on its temperature.
+"""Temperature and throttling of a chip: one body with one time constant, and steps of speed that depend on its temperature.
 
-A phone's chip is slowed after minutes of work: one observed in public went from
-196 to 399 ms within half an hour, another from 213 to 275 ms. Power in, a time
-constant and steps give that shape. Numbers of real devices are seldom stated, so
-anyone who gives some says where they come from.
+A phone's chip is throttled after minutes of work: one public observation went from
+196 to 399 ms within half an hour, another from 213 to 275 ms. Power, a time
+constant and steps give that shape. Numbers of real devices are rarely published, so
+a thermal model states their source.
 """
 
 from pathlib import Path
@@ -23,30 +23,30 @@ _Speed = Annotated[float, msgspec.Meta(ge=0.01, le=1)]
 
 
 class Throttle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A step of speed."""
+    """A step of throttling."""
 
-    at_c: _Celsius  # Temperature from which on it holds, °C.
-    speed: _Speed  # Of all processors, as a share of the speed that the profile's times assume.
+    at_c: _Celsius  # Temperature from which the step applies, °C.
+    speed: _Speed  # Speed of all processors, as a share of the speed that the profile's times assume.
 
 
 class Thermal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A chip as one body."""
 
-    #: Where the numbers come from: of a profile a key of its ``[sources]``, of a file of its own the words themselves, such as ``assumed,
+    #: Source of the numbers: in a profile a key of its ``[sources]``, in a separate file the words themselves, such as ``assumed,
     #: for the shape``.
     source: _Text
-    resistance_c_per_w: _Positive  # How much warmer than its surroundings a watt keeps it in the end, °C.
-    time_constant_s: _Positive  # After which 63 % of a change of temperature are over, s.
-    ambient_c: _Celsius  # Temperature of its surroundings, and its own at the start, °C.
+    resistance_c_per_w: _Positive  # Final temperature rise above the surroundings per watt, °C.
+    time_constant_s: _Positive  # Time after which 63 % of a temperature change are over, s.
+    ambient_c: _Celsius  # Temperature of the surroundings, and of the chip at the start, °C.
     throttle: tuple[Throttle, ...]  # Steps, coldest first.
-    hysteresis_c: _NotNegative  # How far it cools below a step before that ends, °C.
+    hysteresis_c: _NotNegative  # Distance below a step's temperature at which the step ends, °C.
     #: Exponent of the speed in the power of a busy processor: 1 if only the clock falls, 3 if the voltage falls with it.
     power_exponent: Annotated[float, msgspec.Meta(ge=0, le=4)]
-    power_w: dict[str, _NotNegative] = {}  # Power of processors that compute, where the profile states none, W.
-    rest_w: _NotNegative = 0.0  # Power of the rest of the chip, all the time, W.
+    power_w: dict[str, _NotNegative] = {}  # Power of processors while computing, if the profile states none, W.
+    rest_w: _NotNegative = 0.0  # Constant power of the rest of the chip, W.
 
     def problem(self) -> str | None:
-        """Return the defect of the steps, in words; None if there is none."""
+        """Return the defect of the steps, in words, or None."""
         for before, after in zip(self.throttle, self.throttle[1:], strict=False):
             if not (before.at_c < after.at_c and before.speed > after.speed):
                 return f"the step at {after.at_c:g} °C is not hotter and slower than the one before it"

@@ -1,1 +1,1 @@
-"""How fits are made from measurements; needs the extra `fit` (SciPy, scikit-learn). Using fits needs neither."""
+"""Fits are made from measurements here; needs the extra `fit` (SciPy, scikit-learn), which using fits does not."""

@@ -1,7 +1,7 @@
-"""All fits of one device: every processor, core set and precision that was measured, judged on families left out.
+"""All fits of one device: every measured processor, core set and precision, evaluated on families left out.
 
-A fit is made from times of kernels, with a correction from whole networks, or from those of whole networks alone
-(`predictors.fitting.networks`).
+A fit is made from times of kernels, with a correction from whole networks, or from the times of whole networks
+alone (`predictors.fitting.networks`).
 """
 
 from collections import Counter, defaultdict
@@ -43,7 +43,7 @@ from predictors.measurements.networks import Measurements, load_measurements
 from predictors.measurements.tables import Latency
 from predictors.models.fitted import FittedModel, Grain, TreeModel, columns, features, group_members, terms
 
-# Fits to the times of single kernels; the rest of an inference's time comes from whole networks.
+# Fits to the times of single kernels; the additional time of an inference comes from whole networks.
 
 #: Minimum number of measured kernels for trees.
 MIN_KERNELS = 100
@@ -60,7 +60,7 @@ FEATURES = (
 
 
 def grow(costs: Sequence[KernelCost], targets: NDArray[np.float64], weights: NDArray[np.float64]) -> Trees:
-    """Grow trees on the residuals of a group's terms (Friedman 2001; histograms as LightGBM, Ke et al. 2017)."""
+    """Return trees grown on the residuals of a group's terms (Friedman 2001; histograms as in LightGBM, Ke et al. 2017)."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     table = columns(costs)
@@ -74,7 +74,7 @@ def grow(costs: Sequence[KernelCost], targets: NDArray[np.float64], weights: NDA
         early_stopping=False,
         random_state=0,
     )
-    # A last digit that two processors round differently must not turn a split around.
+    # Rounding keeps a last digit that differs between processors from changing a split.
     model.fit(np.round(rows, 9), np.round(targets, 9), sample_weight=np.round(weights, 9))
     return _flatten([trees[0].nodes for trees in model._predictors], float(model._baseline_prediction.ravel()[0]))
 
@@ -97,14 +97,14 @@ def _flatten(predictors: Sequence[NDArray[np.void]], base: float) -> Trees:
 
 
 def _rounded_threshold(threshold: float) -> float:
-    """Return a bound between two values of a feature, in few digits: whole features are separated halfway."""
+    """Return a threshold between two values of a feature, with few digits: whole numbers are separated halfway."""
     return floor(threshold) + 0.5 if threshold >= 64 else round(threshold, 6)
 
 
 #: Minimum number of kernels for the terms of a group.
 MIN_GROUP = 5
 
-#: Lower bound of a kernel's time in ms, so that its logarithm exists.
+#: Minimum time of a kernel in ms, so that its logarithm exists.
 MIN_MS = 1e-4
 
 
@@ -112,13 +112,13 @@ MIN_MS = 1e-4
 class TimedKernel:
     """A measured kernel."""
 
-    network: str  # The network that it is part of.
+    network: str  # Name of the kernel's network.
     cost: KernelCost  # Facts that its time depends on.
-    ms: float  # Its time.
+    ms: float  # Measured time of the kernel.
 
 
 def fit_kernels(rows: Sequence[TimedKernel], formula: Formula, grain: Grain) -> dict[str, KernelGroup]:
-    """Return a formula and, where there are enough kernels, trees for each group."""
+    """Return a formula for each group and, with enough kernels, trees."""
     members = group_members([row.cost for row in rows], tuple(formula.kernels))
     groups = {
         name: _group([rows[i] for i in members[name]], names, grain)
@@ -132,10 +132,10 @@ def fit_kernels(rows: Sequence[TimedKernel], formula: Formula, grain: Grain) -> 
 
 
 def _unmeasured(group: KernelGroup) -> KernelGroup:
-    """Return the memory terms of a measured group, for kernels that no table has.
+    """Return the memory terms of a measured group, for kernels that are in no table.
 
-    Without its trees, which know its shapes, and without the launch: whole networks show that kernels without products, which
-    tables leave out, hardly cost one (`correction` finds what they do).
+    Trees are left out because they depend on the group's shapes, and the launch term because whole networks show that kernels without
+    products, which tables omit, hardly cost a launch (`correction` finds their actual cost).
     """
     return KernelGroup({name: size for name, size in group.terms.items() if terms.get(name).part == "memory"})
 
@@ -149,14 +149,14 @@ def _group(rows: Sequence[TimedKernel], names: Sequence[str], grain: Grain) -> K
     summed = np.maximum(units @ np.array(sizes), MIN_MS)
     trees = None
     if len(rows) >= MIN_KERNELS:
-        # Long kernels count more: a network's time is their sum.
+        # Long kernels count more, because a network's time is their sum.
         weights = np.sqrt(times / times.mean())
         trees = grow(costs, np.log(times / summed), weights)
     return KernelGroup({name: size for name, size in zip(names, sizes, strict=True) if size > 0}, trees, len(rows))
 
 
 def time_kernels(groups: dict[str, KernelGroup], costs: Sequence[KernelCost], grain: Grain) -> Vector:
-    """Return the times of kernels by groups, ms; NaN where none has them."""
+    """Return the times of kernels by groups, ms; NaN for kernels without a group."""
     times = np.full(len(costs), np.nan)
     for name, indices in group_members(costs, groups).items():
         if name is None:
@@ -168,10 +168,10 @@ def time_kernels(groups: dict[str, KernelGroup], costs: Sequence[KernelCost], gr
 
 
 def correction(sums: Vector, kernels: Vector, weights: Vector, elements: Vector, times: Vector) -> Correction:
-    """From sums of kernels to whole networks, on the relative error: see `Correction`.
+    """Return the correction from sums of kernels to whole networks, fitted on the relative error; see `Correction`.
 
     Args:
-        elements: Of inputs and outputs; where all networks have as many, their time is part of the constant.
+        elements: Elements of inputs and outputs; if all networks have the same number, their time is part of the constant.
     """
     moved = elements if np.ptp(elements) else np.zeros(len(sums))
     sizes = solve(np.stack([sums, kernels, weights, moved, np.ones(len(sums))], axis=1), times)
@@ -179,7 +179,7 @@ def correction(sums: Vector, kernels: Vector, weights: Vector, elements: Vector,
     return Correction(scale, per_kernel, fixed, per_weight, per_io_element)
 
 
-# Pooled fits: all times of one kind of processor at once.
+# Pooled fits: all times of one kind of processor together.
 
 
 POOLED_METHOD = (
@@ -187,12 +187,12 @@ POOLED_METHOD = (
     "precision; as many degrees of freedom as networks less one, since the errors of one network on several devices are nearly the same"
 )
 
-#: Minimum number of networks of a core set in a pool: other core sets inform about networks, not about this core set.
+#: Minimum number of networks of a core set in a pool: other core sets inform about networks, but not about this core set.
 MIN_POOLED = 8
 
 
 def _times_by(rows: Iterable[Latency], networks: Iterable[str], key: Callable[[Latency], tuple[str, ...]]) -> dict[Any, Vector]:
-    """Return the time of each network by key, in the order of the keys; NaN where it was not measured."""
+    """Return the times of all networks by key, with keys in order and networks in the given order; NaN where not measured."""
     position = {name: i for i, name in enumerate(networks)}
     times: dict[tuple[str, ...], Vector] = defaultdict(lambda: np.full(len(position), np.nan))
     for row in rows:
@@ -202,13 +202,13 @@ def _times_by(rows: Iterable[Latency], networks: Iterable[str], key: Callable[[L
 
 @dataclass(frozen=True)
 class Pool:
-    """All times of one kind of processor, on every device and at every precision that a formula has units for."""
+    """All times of one kind of processor, on every device and at every precision for which the formula has units."""
 
-    networks: Networks  # As kernels of the backend.
-    formula: Formula  # With its units.
-    rows: Sequence[Latency]  # Times; of several runtimes the fastest is predicted.
+    networks: Networks  # Networks as kernels of the backend.
+    formula: Formula  # Formula with units.
+    rows: Sequence[Latency]  # Measured times; for several runtimes the fastest is predicted.
     folds: Mapping[str, int]  # Fold of each network.
-    slices: tuple[int, int]  # Output and input channels that are computed at a time.
+    slices: tuple[int, int]  # Numbers of output and input channels computed at a time.
 
     @cached_property
     def designs(self) -> dict[str, Design]:
@@ -220,7 +220,7 @@ class Pool:
 
     @cached_property
     def timed(self) -> dict[str, list[TimedCoreSet]]:
-        """Times by precision, core set and runtime, of core sets whose runtimes together timed enough networks."""
+        """Times by precision, core set and runtime, for core sets with enough networks over all runtimes."""
         core_sets: dict[str, list[TimedCoreSet]] = {}
         for precision in self.designs:
             rows = [row for row in self.rows if row.precision == precision]
@@ -237,7 +237,7 @@ class Pool:
 
     @cached_property
     def sets(self) -> dict[str, list[TimedCoreSet]]:
-        """Times by precision and core set, with the runtime that is fastest for the network."""
+        """Times by precision and core set, with the fastest runtime for each network."""
         core_sets: dict[str, list[TimedCoreSet]] = {}
         for precision, rows in self.timed.items():
             fastest: dict[tuple[str, str], Vector] = {}
@@ -247,18 +247,18 @@ class Pool:
         return core_sets
 
     def sizes(self, without_fold: int | None = None) -> dict[Place, Vector]:
-        """Return the sizes of the parameters, from all networks or those outside of one fold."""
+        """Return the sizes of the parameters, from all networks or from the networks outside one fold."""
         training = np.array([self.folds[name] != without_fold for name in self.networks.costs])
         return fit_pooled(self.designs, self.formula, self.timed, training)
 
     @cached_property
     def left_out(self) -> dict[int, dict[Place, Vector]]:
-        """Sizes without each fold."""
+        """Sizes of the parameters without each fold."""
         return {fold: self.sizes(fold) for fold in sorted(set(self.folds.values()))}
 
     @cached_property
     def ratios(self) -> dict[Place, dict[str, float]]:
-        """Measured ÷ predicted of networks left out, of each core set at each precision."""
+        """Measured ÷ predicted of networks left out, by place and network."""
         by_place: dict[Place, dict[str, float]] = defaultdict(dict)
         for precision, core_sets in self.sets.items():
             for core_set in core_sets:
@@ -269,7 +269,7 @@ class Pool:
         return dict(by_place)
 
     def interval_ends(self, precision: str, without_family: str | None = None) -> tuple[float, float]:
-        """Return the ends of the interval at a precision, from networks left out on all devices."""
+        """Return the interval at a precision, from networks left out on all devices, as factors on a prediction."""
         from scipy.stats import t
 
         families = self.networks.families
@@ -283,12 +283,12 @@ class Pool:
         return float(np.exp(-half_width)), float(np.exp(half_width))
 
     def interval(self, precision: str) -> Interval:
-        """Return the interval at a precision: ten networks on one device are too few for quantiles."""
+        """Return the interval at a precision; it does not use quantiles, because ten networks on one device are too few."""
         low, high = self.interval_ends(precision)
         return Interval(COVERAGE, float(f"{low:.4g}"), float(f"{high:.4g}"), POOLED_METHOD)
 
     def coverage(self, places: Sequence[Place]) -> float:
-        """Return the coverage of the interval under leave-one-family-out, on any device."""
+        """Return the coverage of the interval under leave-one-family-out, at the given places."""
         families, covered = self.networks.families, []
         bounds: dict[tuple[str, str], tuple[float, float]] = {}
         for place in places:
@@ -305,16 +305,16 @@ class Pool:
 
 FOLDS = 5
 
-#: Maximum number of families that are left out one by one: without two of seven, a fit knows too little about the others.
+#: Maximum number of families that are left out one by one: without two of seven families, a fit knows too little about the others.
 FEW_FAMILIES = 8
 
 
 def family_folds(families: Mapping[str, str], kinds: Mapping[str, Set[str]], folds: int | None = None) -> dict[str, int]:
-    """Return the fold of each network; every family is in one fold, of few families each in a fold of its own.
+    """Return the fold of each network; a family is in one fold, and with few families each has its own fold.
 
-    Largest families first, each into the fold with the fewest networks. Where only
-    two families have a kind of kernel, they are put into different folds, so that
-    no fold is predicted without ever having seen the kind.
+    The largest families come first, each in the fold with the fewest networks. If only
+    two families have a kind of kernel, they are in different folds, so that every
+    fold is predicted by a fit that has seen the kind.
     """
     sizes = Counter(families.values())
     folds = folds or (len(sizes) if len(sizes) <= FEW_FAMILIES else FOLDS)
@@ -345,14 +345,14 @@ def family_folds(families: Mapping[str, str], kinds: Mapping[str, Set[str]], fol
 class BorrowedFit(NamedTuple):
     """A table of measurements whose kernel groups complete fits to other tables."""
 
-    measurements: str  # Name of the table; it ships with nn-stretch.
-    backend: str  # Fusion rules of its fit.
-    slices: tuple[int, int]  # Output and input channels that are computed at a time.
-    groups: dict[str, str]  # Its kernel groups by the name that they get in the completed fit.
-    devices: dict[str, str]  # Names in this table of devices with the same chip, by the name in the other table.
+    measurements: str  # Name of the table, which ships with nn-stretch.
+    backend: str  # Fusion rules of the table's fit.
+    slices: tuple[int, int]  # Numbers of output and input channels computed at a time.
+    groups: dict[str, str]  # Kernel groups of the table, by their name in the completed fit.
+    devices: dict[str, str]  # Names in this table of devices with the same chip, by their name in the other table.
 
 
-#: By the fusion rules of the fits that they complete.
+#: Tables by the fusion rules of the fits that they complete.
 BORROWED_FITS = {
     "tflite_cpu": BorrowedFit(
         "transformers",
@@ -367,13 +367,13 @@ BORROWED_FITS = {
 
 
 def add_borrowed(fit: Fit, measured_on: str) -> Fit:
-    """Return the fit, completed by kernel groups of another table with the same device, cores and precision, if there is one."""
+    """Return the fit with added kernel groups from another table of the same device, cores and precision, if there is one."""
     borrowed = BORROWED_FITS.get(fit.backend)
     if borrowed is None:
         return fit
     device, table = borrowed.devices.get(measured_on, measured_on), load_measurements(borrowed.measurements)
     place = (fit.precision, device, fit.core_set)
-    # looked up in the table first: fitting all of it takes much longer
+    # the table is checked first, because fitting all of it takes much longer
     if place not in {(row.precision, row.device, row.core_set) for row in table.latencies}:
         return fit
     pool, sizes = _pool_of(borrowed.measurements)
@@ -387,7 +387,7 @@ def add_borrowed(fit: Fit, measured_on: str) -> Fit:
 
 @cache
 def _pool_of(name: str) -> tuple[Pool, dict[Place, Vector]]:
-    """Return the pooled fit of a table to all of its networks, and its parameters by place."""
+    """Return the pooled fit to all networks of a table, and its parameters by place."""
     borrowed = next(entry for entry in BORROWED_FITS.values() if entry.measurements == name)
     measured = load_measurements(name)
     networks = Networks(measured.graphs, measured.families, borrowed.backend)
@@ -400,7 +400,7 @@ def _pool_of(name: str) -> tuple[Pool, dict[Place, Vector]]:
 #: Minimum number of networks and families for an evaluation on another family.
 MIN_NETWORKS, MIN_FAMILIES = 12, 3
 
-#: Interval and evaluation of a fit that was not evaluated yet.
+#: Interval and accuracy of a fit before its evaluation.
 _NOT_EVALUATED = Interval(COVERAGE, 1.0, 1.0, "none"), HeldOut(0, 0, 0, 0.0, 0.0, 0.0, 0.0)
 
 Predictions = dict[str, float]
@@ -411,32 +411,32 @@ class EvaluatedFit:
     """A fit with its evaluation: predictions by fits made in the same way without the network's family."""
 
     fit: Fit  # The fit.
-    measured: Predictions  # ms of each network.
-    predicted: Predictions  # ms of each, left out with its family.
+    measured: Predictions  # Measured time of each network, ms.
+    predicted: Predictions  # Predicted time of each network, left out with its family, ms.
 
 
 @dataclass(frozen=True)
 class _Task:
     """The core sets of one processor at one precision."""
 
-    measurements: Measurements  # All of them, relatives included.
-    device: DeviceProfile  # Profile that the fits are for.
-    measured_on: str  # Device of the rows that they are made from.
-    family: str  # Of the processor.
-    precision: str  # Of the rows.
-    networks: Networks  # As kernels of the processor's backend.
-    formula: Formula  # Of that backend.
+    measurements: Measurements  # All measurements, relatives included.
+    device: DeviceProfile  # Profile of the fits.
+    measured_on: str  # Device of the rows for the fits.
+    family: str  # Family of the processor.
+    precision: str  # Precision of the rows.
+    networks: Networks  # Networks as kernels of the processor's backend.
+    formula: Formula  # Formula of the backend.
     folds: Mapping[str, int]  # Fold of each network.
 
     def rows(self, device: str | None = None) -> Iterator[Latency]:
-        """Yield the rows of this processor and precision, of all devices or one."""
+        """Yield the rows of this processor and precision, of all devices or of one."""
         for row in self.measurements.latencies:
             if (row.processor, row.precision) == (self.family, self.precision) and device in (None, row.device):
                 yield row
 
     @property
     def core_sets(self) -> Mapping[str, object]:
-        """The core sets of the processor in the profile."""
+        """Core sets of the processor in the profile."""
         return self.device.processors[self.family].core_sets
 
     def processor(self, core_set: str) -> Processor:
@@ -444,18 +444,18 @@ class _Task:
         return self.device.processor(f"{self.family}[{core_set}]")
 
     def grain(self, core_set: str) -> Grain:
-        """Return the units that the processor works in with one core set."""
+        """Return the slices that the processor computes in with one core set."""
         return processor_grain(self.processor(core_set), self.precision)
 
     @cached_property
     def pool(self) -> Pool:
-        """All devices and precisions of the processor, for a formula whose fits are pooled."""
+        """All devices and precisions of the processor, for a formula with pooled fits."""
         grain = self.grain(next(row.core_set for row in self.rows(self.measured_on) if row.core_set in self.core_sets))
         rows = [row for row in self.measurements.latencies if row.processor == self.family]
         return Pool(self.networks, self.formula, rows, self.folds, (grain.width_slice, grain.reduce_slice))
 
     def make(self, core_set: str, groups: dict[str, KernelGroup], correction: Correction) -> Fit:
-        """Return a fit that was not evaluated yet."""
+        """Return a fit that has not been evaluated."""
         runtimes = sorted({row.runtime for row in self.rows(self.measured_on)})
         source = self.measurements.source
         link = f"; {source.url} at {source.commit}" if source.url else ""
@@ -484,12 +484,12 @@ def fit_device(
     step: Callable[[], object] = lambda: None,
     report: Callable[[str], object] = lambda message: None,
 ) -> list[EvaluatedFit]:
-    """Return the fits of everything that was measured on a device and that its profile has.
+    """Return the fits of everything that was measured on a device and is in its profile.
 
     Args:
-        measured_on: Device in the tables; the profile's own id if None. Another
-            of the same chip may replace it.
-        report: Called with the reason why a processor and precision is omitted, where others have enough measurements for a fit.
+        measured_on: Device in the tables; the profile's id if None. Another
+            device with the same chip may replace it.
+        report: Called with the reason for each processor and precision that is left out, if others have enough measurements for a fit.
     """
     measured_on = measured_on or device.id
     measured_rows = [row for row in measurements.latencies if row.device == measured_on]
@@ -542,7 +542,7 @@ def _fit(task: _Task) -> list[EvaluatedFit]:
     times: dict[str, Predictions] = defaultdict(dict)
     for row in task.rows(task.measured_on):
         if row.core_set in task.core_sets:
-            # of several runtimes the fastest
+            # the fastest of several runtimes
             times[row.core_set][row.network] = min(times[row.core_set].get(row.network, row.ms), row.ms)
     for core_set, core_set_times in times.items():
         _check(task, core_set, core_set_times)
@@ -558,7 +558,7 @@ def _fit(task: _Task) -> list[EvaluatedFit]:
 
 
 def _has_kernel_times(task: _Task) -> bool:
-    """Return whether fits are to times of single kernels; whole networks alone must have parameters to fit."""
+    """Return whether to fit times of single kernels; times of whole networks alone need a formula with parameters."""
     key = (task.measured_on, task.family, task.precision)
     if task.formula.kernels and any((row.device, row.processor, row.precision) == key for row in task.measurements.kernels):
         return True
@@ -571,7 +571,7 @@ def _has_kernel_times(task: _Task) -> bool:
 
 
 def predict(model: FittedModel, networks: Networks, name: str) -> float:
-    """Return the time of a network from its kernels, ms, as `predictors.predictor` computes it."""
+    """Return the time of a network from its kernels, ms, computed as in `predictors.predictor`."""
     return sum(time.ms for time in model.times(networks.costs[name])) + model.inference_ms(networks.io_elements(name))
 
 
@@ -600,7 +600,7 @@ def _evaluate(task: _Task, fit: Fit, measured: Predictions, predicted: Predictio
 
 
 def _from_pool(task: _Task, without_fold: int | None, times: Mapping[str, Predictions]) -> dict[str, Fit]:
-    """Return the fits that share parameters with all devices and precisions."""
+    """Return fits that share parameters with all devices and precisions."""
     pool = task.pool
     sizes = pool.sizes() if without_fold is None else pool.left_out[without_fold]
     matrix = pool.designs[task.precision]
@@ -608,7 +608,7 @@ def _from_pool(task: _Task, without_fold: int | None, times: Mapping[str, Predic
 
 
 def _from_networks(task: _Task, without_fold: int | None, times: Mapping[str, Predictions]) -> dict[str, Fit]:
-    """Return the fits to whole networks: those of the other devices share the prior."""
+    """Return fits to whole networks; the fits of other devices share their prior."""
     matrix = design(task.networks, task.formula, task.grain(next(iter(times))), task.precision)
     runtimes = {row.runtime for row in task.rows(task.measured_on)}
     rows = (row for row in task.rows() if row.runtime in runtimes)
@@ -620,7 +620,7 @@ def _from_networks(task: _Task, without_fold: int | None, times: Mapping[str, Pr
 
 
 def _from_kernels(task: _Task, without_fold: int | None, times: Mapping[str, Predictions]) -> dict[str, Fit]:
-    """Return the fits to single kernels, then from their sums to whole networks."""
+    """Return fits to single kernels, corrected from their sums to whole networks."""
     fits = {}
     for core_set, measured in times.items():
         key = (task.measured_on, task.family, core_set, task.precision)
@@ -638,10 +638,10 @@ def _from_kernels(task: _Task, without_fold: int | None, times: Mapping[str, Pre
 def _sums(
     task: _Task, groups: dict[str, KernelGroup], rows: Sequence[TimedKernel], measured: Predictions, core_set: str
 ) -> tuple[Vector, Vector, Vector, Vector, Vector]:
-    """For each network the sum of its kernels, how many there are, their weight elements, the elements that cross to the processor, and its time.
+    """Return for each network the summed ms of its kernels, their number, their weights, the transferred elements, and its ms.
 
-    Kernels that were measured count with their own time: predictions of trees
-    for the networks they were grown from are better than those for others.
+    Measured kernels count with their measured time, because trees predict the
+    networks that they were grown from better than other networks.
     """
     measured_ms: dict[tuple[str, KernelCost], list[float]] = defaultdict(list)
     for row in rows:

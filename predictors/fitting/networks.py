@@ -1,4 +1,4 @@
-"""Fits to the times of whole networks: units of each formula in each network, least squares without negative sizes, and what devices share."""
+"""Fits to the times of whole networks: units of each formula in each network, non-negative least squares, and priors shared by devices."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -25,64 +25,64 @@ Vector = NDArray[np.float64]
 
 FORMULA_FOLDER = Path(__file__).parent / "formulas"
 
-#: Term of an inference as a whole: a parameter without a kernel.
+#: Term of the whole inference: a parameter without a kernel.
 INFERENCE = "inference"
 
 _Size = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 
 
 class TermPrior(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Cost of a unit of a term before any measurement."""
+    """Cost of one unit of a term before any measurement."""
 
-    compute: _Size = 0.0  # In multiply-accumulates.
-    memory: _Size = 0.0  # In bytes from memory.
-    launch: _Size = 0.0  # In launches of operators.
+    compute: _Size = 0.0  # Cost in multiply-accumulates.
+    memory: _Size = 0.0  # Cost in bytes from memory.
+    launch: _Size = 0.0  # Cost in launches of operators.
 
 
 class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One number that a fit finds: ms for a unit of a term, in all the groups of kernels that share it."""
+    """One fitted number: ms per unit of a term, in all groups of kernels that share it."""
 
     term: str  # Name of a term (`predictors.models.fitted`), or `INFERENCE`.
     groups: tuple[str, ...]  # ``kind`` (with all its variants) or ``kind:variant``.
-    shares: tuple[str, ...]  # Scalings by which its size with more threads follows from that with one.
-    prior: dict[str, TermPrior]  # Its size before anything is measured, by precision.
-    spread: Annotated[float, msgspec.Meta(gt=0, le=5)] = 0.5  # How unsure that is, as a logarithm; for pooled fits.
+    shares: tuple[str, ...]  # Scalings that relate its size with several threads to the size with one.
+    prior: dict[str, TermPrior]  # Size before any measurement, by precision.
+    spread: Annotated[float, msgspec.Meta(gt=0, le=5)] = 0.5  # Uncertainty of the prior, as a logarithm; for pooled fits.
 
     def applies_to(self, group: str) -> bool:
-        """Return whether it has a part in the times of a group."""
+        """Return whether it contributes to the times of a group."""
         return group in self.groups or group.partition(":")[0] in self.groups
 
 
 class Scaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Effect of more threads on some parameters before any measurement: ``factor / threads ** exponent``."""
+    """Effect of several threads on parameters before any measurement: ``factor / threads ** exponent``."""
 
-    exponent: Annotated[float, msgspec.Meta(ge=0, le=1)]  # 1 where work is divided, 0 where it is not.
-    factor: Annotated[float, msgspec.Meta(gt=0, le=10)]  # Beside that.
-    #: How unsure that is: relative; for pooled fits, how differently devices do this part of their work, as a logarithm.
+    exponent: Annotated[float, msgspec.Meta(ge=0, le=1)]  # 1 if the work is divided, 0 if it is not.
+    factor: Annotated[float, msgspec.Meta(gt=0, le=10)]  # Additional factor.
+    #: Relative uncertainty; for pooled fits, the difference between devices in this part of their work, as a logarithm.
     spread: Annotated[float, msgspec.Meta(gt=0, le=5)] = 0.2
 
 
 class Formula(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the kernels of one backend are timed."""
+    """Formula for the times of the kernels of one backend."""
 
-    source: str  # Where it comes from.
-    parameters: tuple[Parameter, ...] = ()  # For fits to whole networks.
+    source: str  # Source of the formula.
+    parameters: tuple[Parameter, ...] = ()  # Parameters of fits to whole networks.
     threads: dict[str, Scaling] = {}  # Scalings by name.
-    kernels: dict[str, tuple[str, ...]] = {}  # For fits to single kernels: terms of each group.
-    like: dict[str, str] = {}  # Kinds that tables of kernels do not have, and the group whose times theirs are.
-    #: Cost of a multiply-accumulate, a byte and a launch by precision, ms, on a device of usual speed. Where they are given, fits to
+    kernels: dict[str, tuple[str, ...]] = {}  # Terms of each group, for fits to single kernels.
+    like: dict[str, str] = {}  # Kinds that tables of kernels lack, each with the group whose times it has.
+    #: Cost of a multiply-accumulate, a byte and a launch by precision, ms, on a device of usual speed. If units are given, fits to
     #: whole networks are pooled over devices and precisions (`fit_pooled`); a parameter's first scaling is then the part of
-    #: the work that it belongs to.
+    #: the work that the parameter belongs to.
     units: dict[str, TermPrior] = {}
     #: Error of a time that the formula cannot explain, as a logarithm; for pooled fits.
     noise: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.15
-    #: Difference between precisions in how a device does the parts of its work, as a logarithm; for pooled fits.
+    #: Difference between precisions in the parts of a device's work, as a logarithm; for pooled fits.
     apart: Annotated[float, msgspec.Meta(gt=0, le=5)] = 0.15
 
 
 @cache
 def load_formula(backend: str) -> Formula:
-    """Return the formula of a backend, or of the one that it is based on."""
+    """Return the formula of a backend, or of its base."""
     path = FORMULA_FOLDER / f"{backend}.toml"
     if not path.exists():
         base = load_rules(backend).base
@@ -106,17 +106,17 @@ def load_formula(backend: str) -> Formula:
 
 
 def processor_grain(processor: Processor, precision: str) -> Grain:
-    """Return the units that a processor works in at a precision."""
+    """Return the slices that a processor computes in at a precision."""
     return Grain(processor.width_slice, round(processor.profile.reduce_slice.value), ITEM_BYTES[precision])
 
 
 @dataclass
 class Networks:
-    """Networks as the kernels that one backend launches."""
+    """Networks as kernels of one backend."""
 
     graphs: Mapping[str, OpGraph]  # Networks by name.
-    families: Mapping[str, str]  # Family of each.
-    backend: str  # Fusion rules.
+    families: Mapping[str, str]  # Family of each network.
+    backend: str  # Name of the fusion rules.
 
     @cached_property
     def costs(self) -> dict[str, list[KernelCost]]:
@@ -125,7 +125,7 @@ class Networks:
         return {name: [kernel.cost for kernel in fuser.fuse(graph)] for name, graph in self.graphs.items()}
 
     def io_elements(self, name: str) -> int:
-        """Return the elements of all inputs and outputs of a network."""
+        """Return the number of elements of all inputs and outputs of a network."""
         return sum(map(sum, io_elements(self.graphs[name])))
 
     @property
@@ -136,11 +136,11 @@ class Networks:
 
 @dataclass(frozen=True)
 class Design:
-    """Units of each parameter in each network."""
+    """Number of units of each parameter in each network."""
 
-    names: tuple[str, ...]  # Networks, one a row.
-    parameters: tuple[Parameter, ...]  # One a column.
-    groups: tuple[str, ...]  # Groups of kernels that the parameters speak of.
+    names: tuple[str, ...]  # Networks, one per row.
+    parameters: tuple[Parameter, ...]  # Parameters, one per column.
+    groups: tuple[str, ...]  # Groups of kernels that the parameters apply to.
     units: Vector  # Networks × parameters.
 
     def priors(self, precision: str) -> list[TermPrior]:
@@ -148,7 +148,7 @@ class Design:
         return [parameter.prior.get(precision, TermPrior()) for parameter in self.parameters]
 
     def stored(self, sizes: Vector) -> tuple[dict[str, KernelGroup], Correction]:
-        """Return sizes in the form that a fit stores: ms for a unit of each term by group, and the time of an inference besides."""
+        """Return sizes in the form of a fit: ms per unit of each term by group, and the correction with the time of an inference."""
         groups: dict[str, dict[str, float]] = {group: {} for group in self.groups}
         fixed_ms = 0.0
         for parameter, size in zip(self.parameters, (rounded(float(size)) for size in sizes), strict=True):
@@ -161,10 +161,10 @@ class Design:
 
 
 def design(networks: Networks, formula: Formula, grain: Grain, precision: str) -> Design:
-    """Return the units of the parameters that have a prior at a precision.
+    """Return the design matrix of all parameters with a prior at a precision.
 
     Args:
-        precision: Such as ``fp32``.
+        precision: Precision such as ``fp32``.
     """
     parameters = tuple(parameter for parameter in formula.parameters if precision in parameter.prior)
     groups = tuple(dict.fromkeys(group for parameter in parameters for group in parameter.groups))
@@ -184,10 +184,10 @@ def design(networks: Networks, formula: Formula, grain: Grain, precision: str) -
     return Design(tuple(networks.costs), parameters, groups, units)
 
 
-# Least squares without negative terms, and intervals of their predictions.
+# Non-negative least squares, and intervals of their predictions.
 
 
-#: Digits of a stored number: more than any table has, and fewer than two machines round alike.
+#: Digits of a stored number: more than any table has, and few enough that two machines round equally.
 DIGITS = 6
 
 
@@ -202,14 +202,14 @@ def solve(
 ) -> Vector:
     """Return the sizes c ≥ least that minimise Σ(weight · (matrix·c ÷ times − 1))² + noise² · Σ((c − prior) ÷ (spread · prior))².
 
-    The most likely sizes if times have a relative error of `noise` and each size
-    one of `spread` around its prior: ridge regression towards the prior
-    (Hoerl and Kennard 1970), restricted to sizes that physics allows.
+    These are the most likely sizes if times have a relative error of `noise` and each
+    size one of `spread` around its prior: ridge regression towards the prior
+    (Hoerl and Kennard 1970), restricted to physically possible sizes.
 
     Args:
-        prior: Size of each term before anything was measured; None for plain least squares.
-        least: Zeros if None.
-        weights: Ones if None.
+        prior: Size of each term before any measurement; None for plain least squares.
+        least: Minimum of each size; zeros if None.
+        weights: Weight of each time; ones if None.
     """
     from scipy.optimize import nnls
 
@@ -223,7 +223,7 @@ def solve(
         unit = prior
         rows = np.vstack([rows, np.diag(noise / (spread * np.maximum(prior, np.finfo(float).tiny)))])
         targets = np.append(weights, np.full(len(prior), noise) / spread)
-    # Columns of one size: products are counted in 10⁹, launches in ones.
+    # Columns are scaled to one size: products are counted in 10⁹, launches in ones.
     low = np.zeros(rows.shape[1]) if least is None else least
     sizes, _ = nnls(rows * unit, targets - rows @ low, maxiter=100 * rows.shape[1])
     solution: Vector = low + sizes * unit
@@ -233,7 +233,7 @@ def solve(
 def solve_robustly(
     matrix: Vector, times: Vector, prior: Vector, spread: float | Vector, noise: float = 0.05, least: Vector | None = None
 ) -> Vector:
-    """Solve like `solve`, with outliers weighted down: Cauchy weights, three rounds (Holland and Welsch 1977)."""
+    """Solve like `solve`, with lower weights for outliers: Cauchy weights, three rounds (Holland and Welsch 1977)."""
     weights = np.ones(len(times))
     sizes = prior
     for _ in range(3):
@@ -245,13 +245,13 @@ def solve_robustly(
 
 
 def rounded(value: float) -> float:
-    """Return a number with as many digits as are stored."""
+    """Return a number rounded to the stored digits."""
     return float(f"{value:.{DIGITS - 1}e}")
 
 
 COVERAGE = 0.9
 
-#: Number of nominal levels to try, from the coverage upwards.
+#: Number of nominal coverages to try, from the target upwards.
 _LEVELS = 8
 
 METHOD = (
@@ -261,14 +261,14 @@ METHOD = (
 
 
 def interval_ends(ratios: Sequence[float], coverage: float = COVERAGE) -> tuple[float, float]:
-    """Return the factors on a prediction between which a new time lies with probability `coverage`.
+    """Return the factors on a prediction between which a new time is with probability `coverage`.
 
-    Both ends are order statistics, each with half of the rest beyond it; with n
-    ratios the k-th smallest is k ÷ (n + 1) of the way. With too few for that the outermost are taken.
+    Both ends are order statistics, with equal shares of the remaining ratios outside; of n ratios
+    the k-th smallest is at k ÷ (n + 1). With too few ratios, the outermost ones are used.
 
     Args:
         ratios: Measured ÷ predicted of networks left out, at least one.
-        coverage: Between 0 and 1.
+        coverage: Probability between 0 and 1.
     """
     ordered = sorted(ratios)
     n, beyond = len(ordered), (1 - coverage) / 2
@@ -280,7 +280,7 @@ def interval_ends(ratios: Sequence[float], coverage: float = COVERAGE) -> tuple[
 def _left_out_coverage(
     ratios: Mapping[str, float], families: Mapping[str, str], ends: Callable[[Mapping[str, float]], tuple[float, float]]
 ) -> float:
-    """Return the share of networks between the ends that networks of other families give."""
+    """Return the share of networks inside the interval from networks of other families."""
     covered = []
     for family in {families[name] for name in ratios}:
         others = {name: ratio for name, ratio in ratios.items() if families[name] != family}
@@ -291,10 +291,10 @@ def _left_out_coverage(
 
 
 def family_interval_ends(ratios: Mapping[str, float], families: Mapping[str, str]) -> tuple[float, float]:
-    """Return the factors on a prediction between which a network of a new family lies with the probability `COVERAGE`.
+    """Return the factors on a prediction between which a network of a new family is with probability `COVERAGE`.
 
-    Networks of one family err alike, so that quantiles over networks promise too
-    much: the level is raised until families that are left out are covered.
+    Networks of one family have similar errors, so quantiles over networks promise too
+    much: the nominal coverage is raised until families left out are covered.
     """
     levels = [1 - (1 - COVERAGE) * (1 - step / _LEVELS) for step in range(_LEVELS)]
 
@@ -305,20 +305,20 @@ def family_interval_ends(ratios: Mapping[str, float], families: Mapping[str, str
 
 
 def family_interval(ratios: Mapping[str, float], families: Mapping[str, str]) -> Interval:
-    """Return the interval of a fit from all ratios, see `family_interval_ends`."""
+    """Return the interval of a fit from all ratios; see `family_interval_ends`."""
     low, high = family_interval_ends(ratios, families)
     return Interval(COVERAGE, float(f"{low:.4g}"), float(f"{high:.4g}"), METHOD)
 
 
 def family_coverage(ratios: Mapping[str, float], families: Mapping[str, str]) -> float:
-    """Return the coverage of the interval under leave-one-family-out, its level included."""
+    """Return the coverage of the interval under leave-one-family-out, including the choice of its nominal coverage."""
     return _left_out_coverage(ratios, families, lambda others: family_interval_ends(others, families))
 
 
-# Fits to the networks of many devices: core set after core set at one precision, or all of them and all precisions at once.
+# Fits to the networks of many devices: one core set after the other at one precision, or all core sets and precisions at once.
 
 
-#: Relative uncertainty of: a time, the formula's priors, the prior that devices share, a size compared with its scaling.
+#: Relative uncertainty of a time, of the formula's priors, of the prior shared by devices, and of a size compared with its scaling.
 NOISE, PRIOR_SPREAD, SHARED_SPREAD, THREADS_SPREAD = 0.05, 1.0, 0.3, 0.1
 
 #: Minimum cost of a byte, in multiply-accumulates, and of a launch, in ms.
@@ -326,32 +326,32 @@ MIN_BYTE_MACS, MIN_LAUNCH_MS = 0.5, 5e-4
 
 
 def core_counts(core_set: str) -> dict[str, int]:
-    """Return the number of cores of each kind in a core set's name, such as ``1large3med``; empty if it has none."""
+    """Return the number of cores of each kind from a core set's name, such as ``1large3med``; empty if the name has none."""
     return {kind: int(count) for count, kind in re.findall(r"(\d+)([A-Za-z]+)", core_set)}
 
 
 @dataclass(frozen=True)
 class TimedCoreSet:
-    """One choice of cores of one device whose networks were timed."""
+    """One core set of one device with measured networks."""
 
-    device: str  # Its device.
-    name: str  # Such as ``1large2med``.
-    times: Vector  # ms of each network of a design, in its order; NaN where it was not measured.
-    runtime: str = ""  # The runtime that timed them; empty where it does not matter.
+    device: str  # Name of the device.
+    name: str  # Name of the core set, such as ``1large2med``.
+    times: Vector  # ms of each network in the order of a design; NaN if not measured.
+    runtime: str = ""  # Runtime of the measurement; empty if it is irrelevant.
 
     @property
     def key(self) -> tuple[str, str]:
-        """Device and name."""
+        """Device and name of the core set."""
         return self.device, self.name
 
     @property
     def cores(self) -> int:
-        """Return the number of cores; 1 where the name has none."""
+        """Number of cores; 1 if the name has none."""
         return sum(core_counts(self.name).values()) or 1
 
     @property
     def single_core(self) -> str:
-        """Name of the core set that has the first of these cores by itself."""
+        """Name of the core set with only the first of these cores."""
         return next((f"1{kind}" for kind in core_counts(self.name)), self.name)
 
 
@@ -376,14 +376,14 @@ def _rows(matrix: Design, core_set: TimedCoreSet, training: Vector) -> tuple[Vec
 
 
 def _fit_from_priors(matrix: Design, precision: str, core_set: TimedCoreSet, training: Vector) -> Vector:
-    """Fit from the formula's priors alone, above zero so that logarithms exist."""
+    """Return a fit from the formula's priors alone, above zero so that logarithms exist."""
     units, times = _rows(matrix, core_set, training)
     prior = scaled_prior(units, times, matrix.priors(precision))
     return np.maximum(solve(units, times, prior, PRIOR_SPREAD, NOISE), 0.1 * prior)
 
 
 def scaled_prior(units: Vector, times: Vector, priors: Sequence[TermPrior]) -> Vector:
-    """Return the sizes in ms from priors in multiply-accumulates, bytes and launches: what one of each costs here."""
+    """Return priors in ms from priors in multiply-accumulates, bytes and launches, with the cost of each estimated from the times."""
     parts = np.array([[prior.compute, prior.memory, prior.launch] for prior in priors])
     rows = (units @ parts) / times[:, None]
     scale = np.maximum(rows.mean(axis=0), np.finfo(float).tiny)
@@ -398,7 +398,7 @@ def scaled_prior(units: Vector, times: Vector, priors: Sequence[TermPrior]) -> V
 
 
 def _fit_from_devices(matrix: Design, first: Mapping[tuple[str, str], Vector], core_set: TimedCoreSet, training: Vector) -> Vector:
-    """Fit with the mean of all devices' sizes as prior, each relative to its device's speed."""
+    """Return a fit whose prior is the mean of all devices' sizes, each relative to the device's speed."""
     logs = {key: np.log(sizes) for key, sizes in first.items()}
     mean = matrix.units[training].mean(axis=0)
     weight = mean * np.mean([sizes / (mean @ sizes) for sizes in first.values()], axis=0)
@@ -411,7 +411,7 @@ def _fit_from_devices(matrix: Design, first: Mapping[tuple[str, str], Vector], c
 
 
 def _fit_from_single_core(matrix: Design, formula: Formula, single_core: Vector, core_set: TimedCoreSet, training: Vector) -> Vector:
-    """Fit from one core of the same device: a factor per scaling, then each size; none is divided by more than the number of cores."""
+    """Return a fit from one core of the device: a factor per scaling, then each size; none is divided by more than the core count."""
     units, times = _rows(matrix, core_set, training)
     single_core = np.maximum(single_core, single_core.max() * 1e-15)
     names = list(formula.threads)
@@ -425,13 +425,13 @@ def _fit_from_single_core(matrix: Design, formula: Formula, single_core: Vector,
     return solve_robustly(units, times, prior, THREADS_SPREAD, NOISE, single_core / core_set.cores)
 
 
-#: Logarithms: the speed of a core set, and of one precision relative to another.
+#: Prior spreads as logarithms: of the speed of a core set, and of one precision's speed relative to another's.
 SPEED, SPEED_AT_PRECISION = 3.0, 0.3
 
-#: Logarithms: differences between runtimes, and between devices, in the time of an inference in addition to its kernels.
+#: Prior spreads as logarithms: of the time of an inference beyond its kernels between runtimes, and between devices.
 RUNTIME, RUNTIME_ON_DEVICE = 1.0, 0.3
 
-#: Effect of a precision in addition to the formulas, relative to their uncertainty.
+#: Effect of a precision beyond the formulas, relative to their uncertainty.
 PRECISION = 0.4
 
 Index = np.ndarray[tuple[int], np.dtype[np.intp]]
@@ -443,7 +443,7 @@ Place = tuple[str, str, str]
 def fit_pooled(
     designs: Mapping[str, Design], formula: Formula, sets: Mapping[str, Sequence[TimedCoreSet]], training: Vector
 ) -> dict[Place, Vector]:
-    """Return the sizes of the parameters for every precision and core set; of several runtimes those of the least sum."""
+    """Return the sizes of the parameters for every precision and core set; for several runtimes, the sizes with the smallest sum."""
     model = _PooledModel(designs, formula, sets, training)
     optimum = model.fit()
     sizes: dict[Place, list[Vector]] = {}
@@ -454,7 +454,7 @@ def fit_pooled(
 
 
 class _PooledModel:
-    """Factors of sizes, their priors, and the loss of the times that a fit is made from."""
+    """Factors on sizes, their priors, and the loss of the measured times."""
 
     def __init__(
         self, designs: Mapping[str, Design], formula: Formula, sets: Mapping[str, Sequence[TimedCoreSet]], training: Vector
@@ -479,7 +479,7 @@ class _PooledModel:
         )
         cores = [core_sets[key].cores for key in self._keys]
         threads = np.array([[np.log(s.factor if count > 1 else 1.0) - s.exponent * np.log(count) for s in scalings] for count in cores])
-        #: Logarithm of each size before anything is measured: precisions × core sets × parameters.
+        #: Logarithm of each size before any measurement: precisions × core sets × parameters.
         self._base = np.log(prior)[:, None, :] + threads[None]
         spread = np.array([parameter.spread for parameter in parameters])
         parts = np.array([formula.threads[name].spread for name in names])
@@ -487,7 +487,7 @@ class _PooledModel:
         # A single runtime cannot be compared with others.
         r = len(self._runtimes) if len(self._runtimes) > 1 else 0
         self._is_inference = np.array([parameter.term == INFERENCE for parameter in parameters], dtype=float)
-        #: Factors and the spread of each: common, of precisions, of speed, of speed at a precision, of parts, of parts at a precision,
+        #: Shapes of the factors: common, of precisions, of speed, of speed at a precision, of parts, of parts at a precision,
         #: of runtimes at a precision, of runtimes on a device at a precision.
         self._shapes = [(k,), (p, k), (d,), (p, d), (d, q), (p, d, q), (p, r), (p, d, r)]
         wide = [np.array(kind) for kind in (SPEED, SPEED_AT_PRECISION, formula.apart, RUNTIME, RUNTIME_ON_DEVICE)]
@@ -497,7 +497,7 @@ class _PooledModel:
         self._set_times(designs, sets, training)
 
     def _set_times(self, designs: Mapping[str, Design], sets: Mapping[str, Sequence[TimedCoreSet]], training: Vector) -> None:
-        """Times as arrays, one element or row a time; runtimes that timed the same network share its weight."""
+        """Store the times as arrays with one element or row per time; runtimes that timed the same network share its weight."""
         units, logs, weights, indices = [], [], [], []
         for precision in self._precisions:
             timed = {key: np.sum([np.isfinite(row.times) for row in sets[precision] if row.key == key], axis=0) for key in self._keys}
@@ -511,7 +511,7 @@ class _PooledModel:
         self._places = np.array(indices, dtype=np.intp).reshape(-1, 3).T
 
     def _indices(self, precision: str, core_set: TimedCoreSet) -> tuple[int, int, int]:
-        """Return the index of a precision, of a core set and of its runtime."""
+        """Return the indices of a precision, a core set and its runtime."""
         return self._precisions.index(precision), self._keys.index(core_set.key), self._runtimes.index(core_set.runtime)
 
     def _split(self, factors: Vector) -> list[Vector]:
@@ -543,7 +543,7 @@ class _PooledModel:
         return logs
 
     def _loss(self, factors: Vector) -> tuple[float, Vector]:
-        """Return the minus the logarithm of how likely factors are, and its gradient."""
+        """Return the negative logarithm of the likelihood of the factors, and its gradient."""
         p, d, r = self._places
         predicted = np.exp(self._log_sizes(self._split(factors), p, d, r)) * self._units
         total = predicted.sum(axis=1)

@@ -1,20 +1,19 @@
-"""Priors of processors without a fit: from all fitted relatives, and calibrated by the times of a few whole networks.
+"""Priors of processors without a fit: from all fitted relatives, calibrated by the times of a few whole networks.
 
-The relatives of a processor are those of its family that were fitted at the same
-precision in the same runtime with as many cores; a profile may name the backends of others, where none of
-its own kind was ever fitted. Each is left out in turn: the others,
-scaled by the ratio of peaks and bandwidths, predict the networks that were measured on
-it. How far the middle of its networks lies off is one draw of how far a chip that nobody
-measured lies off; a normal distribution over chips (Student's t, as they are few) with the scatter of
-networks within a chip gives the interval.
+The relatives of a processor are the processors of its family that were fitted at the same
+precision, in the same runtime and with as many cores; a profile may name backends of others if none of
+its own kind was fitted. Each relative is left out in turn: the others, scaled by the ratios of peaks and
+bandwidths, predict the networks measured on it. The error of its median network is one sample of
+the error for an unmeasured chip; a normal distribution over chips (Student's t, because they are few),
+with the scatter of networks within a chip, gives the interval.
 
-A calibration takes times as `benchmark_model`, `benchncnn` or `benchmark_app` print them. Kernel times come from the profile that
-is calibrated: its fit, its prior, or its roofline. A handful of networks
-decides a few numbers of a processor: how much longer dense, depthwise, GELU and other kernels take, and what each kernel
-and each inference take on top. The numbers are the most probable ones (maximum a posteriori) under log-normal priors around
-the profile's own, and their covariance (Laplace's approximation) gives the interval, which narrows with each measurement.
-Each network is left out in turn; where the others predict it worse than the covariance says, the interval
-is widened by as much. Other core sets of a processor begin with the numbers of the one that has most networks.
+A calibration uses times as printed by `benchmark_model`, `benchncnn` or `benchmark_app`. Kernel times come from the calibrated
+profile: its fit, its prior or its roofline. A handful of networks determines a few numbers of a processor: how much longer
+dense, depthwise, GELU and other kernels take, and the additional time of each kernel and each inference. The numbers are the
+most probable ones (maximum a posteriori) under log-normal priors around the profile's own, and their covariance (Laplace's
+approximation) gives the interval, which narrows with each measurement. Each network is left out in turn; if the others predict
+it worse than the covariance says, the interval is widened accordingly. Other core sets of a processor start from the numbers
+of the core set with the most networks.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -55,16 +54,16 @@ RELATIVES_METHOD = (
 
 @dataclass(frozen=True)
 class FittedProcessor:
-    """A fitted processor with the networks that were measured on it."""
+    """A fitted processor, with the networks measured on it."""
 
-    name: Relative  # Where it is found.
-    processor: Processor  # With its core set.
-    measured: Mapping[str, float]  # ms of each network.
-    times: Mapping[str, Times]  # Kernel times of each network by its fit.
-    fixed_ms: float  # Time of an inference in addition to them.
+    name: Relative  # Reference to the processor.
+    processor: Processor  # The processor with its core set.
+    measured: Mapping[str, float]  # Measured time of each network, ms.
+    times: Mapping[str, Times]  # Kernel times of each network by the processor's fit.
+    fixed_ms: float  # Time of an inference beyond its kernels.
 
     def predict_on(self, other: Processor, precision: str) -> dict[str, float]:
-        """Return its fit's predictions for each network on another processor, ms."""
+        """Return the predictions of this processor's fit for each network on another processor, ms."""
         ratios = Ratios.between(self.processor, other, precision)
         return {name: sum(ratios.of(times).ms.tolist()) + self.fixed_ms for name, times in self.times.items()}
 
@@ -75,7 +74,7 @@ def fit_priors(
     measurements: Sequence[Measurements],
     step: Callable[[], object] = lambda: None,
 ) -> list[Prior]:
-    """Return the priors of all core sets and precisions of a device that have no fit and enough relatives."""
+    """Return the priors of all core sets and precisions of a device without a fit and with enough relatives."""
     pool = _Pool([profile for profile in profiles if profile.id != device.id], measurements)
     own_pool = _Pool([device], measurements)
     priors = []
@@ -100,7 +99,7 @@ def fit_priors(
 
 
 def log_ratios(chips: Sequence[FittedProcessor], precision: str) -> list[dict[str, float]]:
-    """For each chip the logarithm of measured ÷ predicted of its networks, predicted from the other chips."""
+    """Return for each chip the logarithms of measured ÷ predicted of its networks, predicted from the other chips."""
     ratios = []
     for chip in chips:
         predictions = [relative.predict_on(chip.processor, precision) for relative in chips if relative is not chip]
@@ -110,7 +109,7 @@ def log_ratios(chips: Sequence[FittedProcessor], precision: str) -> list[dict[st
 
 
 def spread(ratios: Sequence[Mapping[str, float]]) -> tuple[float, float]:
-    """Return the middle and half-width of the interval of a chip's log ratios, from those of other chips."""
+    """Return the centre and half-width of the interval of a chip's log ratios, from the ratios of other chips."""
     middles = np.array([np.median(list(ratio.values())) for ratio in ratios])
     within = np.mean([np.var(np.array(list(ratio.values())) - middle) for ratio, middle in zip(ratios, middles, strict=True)])
     between = np.var(middles, ddof=1) * (1 + 1 / len(middles))
@@ -119,12 +118,12 @@ def spread(ratios: Sequence[Mapping[str, float]]) -> tuple[float, float]:
 
 
 def _interval(half_width: float, method: str) -> Interval:
-    """Return an interval around a prediction from half of that of its logarithm."""
+    """Return an interval around a prediction from the half-width of its logarithm's interval."""
     return Interval(COVERAGE, rounded(exp(-half_width)), rounded(exp(half_width)), method)
 
 
 def _left_out(chips: int, errors: Vector | list[float], covered: NDArray[np.bool_] | list[bool]) -> LeftOut:
-    """Return how good predictions were, from the relative error of each, and whether its time was within the interval."""
+    """Return the accuracy of predictions, from the relative error of each and whether its time was inside the interval."""
     sizes = np.abs(errors)
     shares = (float(np.mean(sizes <= 0.2)), float(np.mean(sizes)), float(np.mean(covered)))
     return LeftOut(chips, len(errors), *map(rounded, shares))
@@ -136,7 +135,7 @@ def _prior(processor: Processor, precision: str, chips: Sequence[FittedProcessor
     errors, covered = [], []
     for i in range(len(chips)):
         others = [*chips[:i], *chips[i + 1 :]]
-        # Without this chip: the others around each other, and then on it.
+        # Without this chip: the others predict each other, and then this chip.
         center, half_width = spread(log_ratios(others, precision)) if len(others) > 1 else (0.0, float("inf"))
         errors += [exp(center - ratio) - 1 for ratio in ratios[i].values()]
         covered += [abs(ratio - center) <= half_width for ratio in ratios[i].values()]
@@ -152,9 +151,9 @@ def _prior(processor: Processor, precision: str, chips: Sequence[FittedProcessor
 
 
 def _prior_from_fewer_cores(pool: "_Pool", device: DeviceProfile, processor: Processor, precision: str) -> Prior | None:
-    """Return a prior from the fit of a subset of the same cores, the largest such set; None if none was fitted.
+    """Return a prior from the fit of the largest fitted subset of the same cores, or None without one.
 
-    So another core never makes a prediction slower. The error is known from pairs of sets that were both fitted.
+    An additional core therefore never makes a prediction slower. The error comes from pairs of core sets that were both fitted.
     """
 
     def best(target: Processor) -> FittedProcessor | None:
@@ -185,13 +184,13 @@ def _prior_from_fewer_cores(pool: "_Pool", device: DeviceProfile, processor: Pro
 
 
 def _is_proper_subset(part: str, whole: str) -> bool:
-    """Return whether a core set such as ``3med`` is a proper part of another such as ``1large3med``."""
+    """Return whether a core set such as ``3med`` is a proper subset of another such as ``1large3med``."""
     inner, outer = core_counts(part), core_counts(whole)
     return part != whole and bool(inner) and all(count <= outer.get(kind, 0) for kind, count in inner.items())
 
 
 class _Pool:
-    """Every fitted processor of some profiles, evaluated once."""
+    """Every fitted processor of several profiles, evaluated once."""
 
     def __init__(self, profiles: Sequence[DeviceProfile], measurements: Sequence[Measurements]) -> None:
         self._profiles, self._measurements = profiles, measurements
@@ -199,7 +198,7 @@ class _Pool:
         self._costs: dict[tuple[str, str], dict[str, list[KernelCost]]] = {}
 
     def relatives(self, device: DeviceProfile, processor: Processor, precision: str) -> list[FittedProcessor]:
-        """Return the relatives of a processor of a device; of several profiles of one measured device the first alone."""
+        """Return the relatives of a device's processor; of several profiles of one measured device, only the first."""
         chips: dict[tuple[str, str], FittedProcessor] = {}
         for profile in self._profiles:
             for relative in _fitted_processors(profile, precision):
@@ -211,7 +210,7 @@ class _Pool:
         return [chip for chip in chips.values() if chip.measured]
 
     def own(self, device: DeviceProfile, precision: str) -> list[FittedProcessor]:
-        """Return the fitted processors of one of the profiles."""
+        """Return the fitted processors of a device at a precision."""
         fitted = _fitted_processors(device, precision)
         return [
             self._chip(Relative(device.id, processor.family, processor.core_set, precision), processor, processor.fits[precision])
@@ -219,7 +218,7 @@ class _Pool:
         ]
 
     def _chip(self, name: Relative, relative: Processor, fit: Fit) -> FittedProcessor:
-        """Return a relative with what was measured on it, all networks as kernels of its own runtime."""
+        """Return a relative with its measured networks, as kernels of its own runtime."""
         if name not in self._chips:
             model = FittedModel(fit, relative)
             tables = [table for table in self._measurements if table.source.title in fit.source]
@@ -236,7 +235,7 @@ class _Pool:
         return self._costs[key]
 
     def _measured(self, name: Relative, fit: Fit) -> dict[str, float]:
-        """Return the time of each network, ms, on the device that the fit says it is from."""
+        """Return the measured time of each network, ms, on the device named in the fit's source."""
         key = (name.processor, name.core_set, name.precision)
         return {
             row.network: row.ms
@@ -247,7 +246,7 @@ class _Pool:
 
 
 def _fitted_processors(profile: DeviceProfile, precision: str) -> list[Processor]:
-    """Return the processors of a profile that have a fit at a precision, with every core set."""
+    """Return the processors of a profile with a fit at a precision, for every core set."""
     processors = [
         profile.processor(f"{family}[{core_set}]") for family, processor in profile.processors.items() for core_set in processor.core_sets
     ]
@@ -263,7 +262,7 @@ def _is_relative(profile: DeviceProfile, relative: Processor, device: DeviceProf
 
 
 def _runtime(device: DeviceProfile, processor: Processor) -> tuple[str, str | None]:
-    """Return the runtime of a processor and the way to reach it, whichever implementations are chosen there."""
+    """Return the base of a processor's runtime and its interface, whichever implementations the runtime chooses."""
     rules, link = load_rules(processor.profile.backend), device.links.get(processor.family)
     return rules.base or rules.id, link.runtime if link else None
 
@@ -271,29 +270,29 @@ def _runtime(device: DeviceProfile, processor: Processor) -> tuple[str, str | No
 # Calibration by the times of whole networks.
 
 
-#: Standard deviations of logarithms: of a time that is stated without one, and of networks around the numbers.
+#: Standard deviations of logarithms: of a time without a stated one, and of networks around their prediction.
 MEASURED, NETWORKS = 0.06, 0.08
 
-#: The numbers of a processor: factors on families of kernels, of which all but the first are relative to it, ms a kernel, ms an
-#: inference, ms a pipeline, and how much slower a sibling is that was measured instead; with the standard deviations of their
-#: logarithms before anything is known of them, and from one core set to another.
+#: The numbers of a processor: factors on families of kernels, all but the first relative to the first, ms per kernel, ms per
+#: inference, ms per pipeline, and the slowdown of a measured sibling; with the standard deviations of their logarithms before any
+#: measurement, and from one core set to another.
 SCALE, DEPTHWISE, OTHER, GELU, KERNEL, INFERENCE, PIPELINE, SIBLING = range(8)
 SPREADS = (3.0, 1.2, 0.4, 2.0, 1.5, 1.2, 1.0, 0.0)
 CORES = (0.3, 0.2, 0.2, 0.2, 0.5, 0.5, 0.0, 0.0)
 
-#: Time of an inference on the CPU in addition to its kernels, before any measurement, ms; on other processors the links give it.
+#: Time of an inference on the CPU beyond its kernels, before any measurement, ms; on other processors it follows from the links.
 INFERENCE_MS = 0.1
 
-#: Time of a pipeline in addition to its network for an image of 224×224 pixels, ms, before any measurement; other images in proportion.
+#: Time of a pipeline beyond its network for an image of 224×224 pixels, ms, before any measurement; proportional to the image size.
 PIPELINE_MS, IMAGE = 3.0, 3 * 224 * 224
 
-#: Ratio beyond which two times of one network contradict each other, and ratio to other rows at which a time has another unit.
+#: Ratio above which two times of one network contradict each other, and ratio to other rows above which a time has another unit.
 CONTRADICTION, OTHER_UNIT = 1.3, 30.0
 
 #: Maximum relative difference between a table's multiply-accumulates and the network's.
 MACS = 0.1
 
-#: Minimum number of pipelines that show their time in addition to their networks, where no network was timed alone.
+#: Minimum number of pipelines to determine their additional time, if no network was timed alone.
 MIN_PIPELINES = 3
 
 #: Minimum number of networks for a choice between relatives and the processor's own roofline.
@@ -310,23 +309,23 @@ _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 class NetworkTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A row of a table of networks: one network on one processor."""
 
-    model: _Text  # A name of `stretch list models` or a file, as `stretch predict` takes it.
-    processor: _Text  # Such as ``gpu`` or ``cpu[1large3med]``.
-    ms: Annotated[float, msgspec.Meta(gt=0, le=1e7)]  # Its time.
-    precision: str = ""  # Such as ``int8``; the processor's default if empty.
-    input: str = ""  # Such as ``3x224x224`` or ``224``; the model's usual one if empty.
-    network: str = ""  # Its name in messages; the model if empty.
-    macs: Annotated[float, msgspec.Meta(gt=0)] | None = None  # Its multiply-accumulates, 10⁹, to see that it is the network measured.
-    #: Standard deviation of its logarithm, such as 0.25 for a time of a sibling with the same chip or of another runtime.
+    model: _Text  # A name of `stretch list models` or a file, as for `stretch predict`.
+    processor: _Text  # Processor such as ``gpu`` or ``cpu[1large3med]``.
+    ms: Annotated[float, msgspec.Meta(gt=0, le=1e7)]  # Time of the network.
+    precision: str = ""  # Precision such as ``int8``; the processor's default if empty.
+    input: str = ""  # Input shape such as ``3x224x224`` or ``224``; the model's default if empty.
+    network: str = ""  # Name in messages; the model if empty.
+    macs: Annotated[float, msgspec.Meta(gt=0)] | None = None  # Multiply-accumulates, 10⁹, to check that the network is the measured one.
+    #: Standard deviation of the time's logarithm, such as 0.25 for a sibling with the same chip or another runtime.
     spread: Annotated[float, msgspec.Meta(gt=0, le=3)] | None = None
-    pipeline: bool = False  # Whether the time is of a whole pipeline, with a constant in addition to the network that all of them share.
-    #: Where a sibling was measured: standard deviation of the logarithm of its times ÷ those of this device, one for all rows with it.
+    pipeline: bool = False  # Whether the time is of a whole pipeline; all pipelines share a constant in addition to the network's time.
+    #: For times of a sibling: standard deviation of the logarithm of its times ÷ those of this device, the same for all such rows.
     sibling: Annotated[float, msgspec.Meta(gt=0, le=3)] | None = None
-    source: str = ""  # Who published it.
+    source: str = ""  # Publisher of the time.
 
     @property
     def name(self) -> str:
-        """Return its name in messages."""
+        """Name of the network in messages."""
         return self.network or self.model
 
 
@@ -334,18 +333,18 @@ class NetworkTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 class CalibrationResult:
     """The calibration of one processor at one precision."""
 
-    prior: Prior  # With the calibration.
+    prior: Prior  # Prior with the calibration.
     next_network: str  # Network of `candidates` whose time would narrow the interval most.
-    next_width: float  # Upper end of the interval ÷ prediction after it.
+    next_width: float  # Upper end of the interval ÷ prediction with that time.
     posterior: "_Posterior"  # The numbers and their covariance.
-    interval_factor: float  # Factor on the interval, by which networks left out were further off than the covariance says.
+    interval_factor: float  # Factor on the interval, by which errors of networks left out exceed the covariance's.
 
 
 def read_networks(path: Path) -> list[NetworkTime]:
-    """Return a table of networks, checked: CSV whose columns are the fields of `NetworkTime`, in any order.
+    """Read and check a table of networks: CSV whose columns are the fields of `NetworkTime`, in any order.
 
     Raises:
-        StretchError: If a row has no time or no number where one belongs, or two rows contradict each other; the line is named.
+        StretchError: If a row lacks a time or has no number where one is needed, or two rows contradict each other; names the line.
     """
     rows = read_table(path, NetworkTime)
     for i, row in enumerate(rows):
@@ -368,23 +367,23 @@ def calibrate(
     source: str,
     rewrites: Sequence[str] = (),
 ) -> tuple[list[Prior], dict[str, CalibrationResult]]:
-    """Return the priors of every core set and precision of a profile, those of the rows calibrated.
+    """Return the priors of every core set and precision of a profile, calibrated for those in the rows.
 
     Args:
-        base: The profile that is calibrated.
-        reference: Name for `load_device`, which the priors refer to; empty where they are its own and its fits stay.
-        rows: Of the table.
-        graph_of: The network of a row.
-        candidates: Networks by name that could be measured next, the rows' own if there are none; the interval is that of their average.
-        source: Where the times come from.
-        rewrites: Exact rewrites that the networks had on every processor, in addition to those of the profile.
+        base: The profile to calibrate.
+        reference: Name for `load_device` that the priors refer to; empty for priors of this profile, which keeps its fits.
+        rows: Rows of the table.
+        graph_of: Returns the network of a row.
+        candidates: Networks by name that could be measured next; the rows' networks if empty. The interval is that of their average.
+        source: Source of the times.
+        rewrites: Exact rewrites of the networks on every processor, in addition to those of the profile.
 
     Returns:
         All priors, and the new ones by processor, core set and precision.
 
     Raises:
-        UsageError: If a row names a precision that its processor does not run, or a rewrite makes another network.
-        StretchError: If a row's time has another unit, its network is not the one measured, or there are too few rows.
+        UsageError: If a processor does not support a row's precision, or a rewrite is not exact.
+        StretchError: If a row's time has another unit, its network is not the measured one, or there are too few rows.
     """
     if inexact := [name for name in rewrites if name not in exact]:
         raise UsageError(f"the rewrite `{inexact[0]}` changes what a network computes", f"choose among {', '.join(sorted(exact))}")
@@ -415,7 +414,7 @@ def calibrate(
                 _identity_calibration(described_source),
             )
             own_rows = of_core_sets.get(core_set, [])
-            # the roofline is a candidate in addition to the relatives; another core set has the base of the first, whose numbers it begins with
+            # the roofline is an alternative to the relatives; other core sets use the base of the first, from whose numbers they start
             roofline = msgspec.structs.replace(start, relatives=(), scale=1.0, calibration=_identity_calibration(described_source))
             bases = [start] if lead is None else [start if lead.prior.relatives and start.relatives else roofline]
             bases += [roofline] if lead is None and start.relatives and len(own_rows) >= MIN_CHOICE else []
@@ -439,7 +438,7 @@ def _identity_calibration(source: str) -> Calibration:
 
 
 def _mean_square_error(calibrated: CalibrationResult) -> float:
-    """Return the mean square of the logarithmic error of networks, each predicted by the others."""
+    """Return the mean square logarithmic error of networks, each predicted by the others."""
     networks = calibrated.prior.calibration.networks if calibrated.prior.calibration else ()
     return float(np.mean([log(row.left_out_ms / row.measured_ms) ** 2 for row in networks])) if networks else 0.0
 
@@ -448,7 +447,7 @@ _NOT_EVALUATED = LeftOut(0, 0, 0.0, 0.0, 0.0)
 
 
 def _prior_from(base: DeviceProfile, reference: str, family: str, core_set: str, precision: str) -> Prior:
-    """Return a profile's fit or prior of a processor as a prior of another profile of the same device."""
+    """Return a profile's fit or prior of a processor as a prior for another profile of the same device."""
     fit = base.fits.get((family, core_set, precision))
     if fit is None:
         return base.priors[family, core_set, precision]
@@ -468,7 +467,7 @@ class _Parts:
     """Components of a network's time on a processor, before calibration.
 
     Args:
-        rewrites: Of networks, in addition to the profile's.
+        rewrites: Rewrites of networks, in addition to the profile's.
     """
 
     def __init__(self, predictor: LatencyPredictor, processor: str, precision: str, rewrites: Sequence[str]) -> None:
@@ -477,7 +476,7 @@ class _Parts:
         self.rewrites = rewrites
 
     def of(self, graph: OpGraph) -> Vector:
-        """Return the ms that each family of kernels works, number of kernels, inferences, images, and ms that are not calibrated (kernels that the CPU computes)."""
+        """Return ms by family of kernels, numbers of kernels, inferences and images, and uncalibrated ms (kernels that the CPU computes)."""
         estimate = self.predictor.predict(apply_exact_rewrites(graph, self.rewrites)[0], self.processor, self.precision)
         parts = dict.fromkeys((*FAMILIES, "kernels", "inferences", "images", "elsewhere"), 0.0)
         for kernel in estimate.kernels:
@@ -490,7 +489,7 @@ class _Parts:
         return np.array(list(parts.values()))
 
     def middle(self) -> Vector:
-        """Return the logarithms of the numbers before anything was measured."""
+        """Return the logarithms of the numbers before any measurement."""
         launch_ms = self.profile.launch_us.value / 1e3
         links, place = self.predictor.links, self.processor
         moved_ms = links.ms(HOST, place, IMAGE, self.precision) + links.ms(place, HOST, 0, self.precision)
@@ -507,7 +506,7 @@ class _Posterior:
     covariance: Vector
 
     def variance(self, parts: Vector, row: NetworkTime | None = None) -> float:
-        """Of the logarithm of that time."""
+        """Return the variance of the logarithm of a predicted time."""
         slope = _slope(self.mean, parts, row)
         return float(slope @ self.covariance @ slope)
 
@@ -526,7 +525,7 @@ def _ms(logs: Vector, parts: Vector, row: NetworkTime | None) -> float:
 
 
 def _slope(logs: Vector, parts: Vector, row: NetworkTime | None) -> Vector:
-    """Return the derivative of the logarithm of a time by the numbers."""
+    """Return the derivative of a time's logarithm with respect to the numbers."""
     shares = _shares(logs, parts, row)
     slopes: Vector = np.append(shares, 0.0) / (shares.sum() + parts[7])
     slopes[SCALE] = slopes[: GELU + 1].sum()
@@ -535,12 +534,12 @@ def _slope(logs: Vector, parts: Vector, row: NetworkTime | None) -> Vector:
 
 
 def _spread(row: NetworkTime) -> float:
-    """Return the standard deviation of a row's logarithm around its prediction."""
+    """Return the standard deviation of a row's logarithmic time around its prediction."""
     return sqrt((row.spread or MEASURED) ** 2 + NETWORKS**2)
 
 
 def _posterior(rows: Sequence[NetworkTime], parts: Sequence[Vector], before: _Posterior) -> _Posterior:
-    """Return the most probable numbers, given the rows and the numbers before them."""
+    """Return the most probable numbers for the rows, with `before` as their prior."""
     free_numbers = np.diag(before.covariance) > 0
     whiten = np.linalg.inv(np.linalg.cholesky(before.covariance[np.ix_(free_numbers, free_numbers)]))
 
@@ -575,7 +574,7 @@ def _calibrated(
     source: str,
     lead: CalibrationResult | None,
 ) -> CalibrationResult:
-    """Return the calibration of one core set at one precision; `lead` is that of the core set with most networks, whose numbers it begins with."""
+    """Return the calibration of one core set at one precision, starting from `lead`, the result of the core set with the most networks."""
     description = f"{start.processor}[{start.core_set}] in {start.precision}"
     if lead is None and 0 < len(rows) == sum(row.pipeline for row in rows) < MIN_PIPELINES:
         raise StretchError(
@@ -610,7 +609,7 @@ def _calibrated(
     quantile = float(stats.t.ppf(0.5 + COVERAGE / 2, degrees_of_freedom))
 
     def width(covariance: Vector) -> float:
-        """Return the half of the interval of the logarithm, of the average candidate."""
+        """Return the half-width of the interval of the logarithm, for the average candidate."""
         variances = [_Posterior(posterior.mean, covariance).variance(p) for p in reference]
         return quantile * interval_factor * sqrt(float(np.mean(variances)) + NETWORKS**2)
 
@@ -622,7 +621,7 @@ def _calibrated(
     best = min(widths, key=lambda name: widths[name])
     half = width(posterior.covariance)
     scale, depthwise, other, gelu, kernel, inference, pipeline, _ = posterior.mean.tolist()
-    # whether all networks that were timed alone ran on another device
+    # whether all networks timed alone were measured on another device
     similar = any(row.sibling for row in rows) and all(row.sibling or row.pipeline for row in rows)
     calibration = Calibration(
         dict(zip(FAMILIES, (rounded(exp(log)) for log in (scale, scale + depthwise, scale + other, scale + gelu)), strict=True)),

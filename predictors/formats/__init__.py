@@ -1,1 +1,1 @@
-"""Network files of other frameworks, read as operator graphs for predictions, without those frameworks."""
+"""Network files of other frameworks, read as operator graphs for predictions, without the frameworks."""

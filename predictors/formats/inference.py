@@ -1,7 +1,7 @@
-"""Shapes of an ONNX file's tensors by the inference of the onnx library, without its large weights.
+"""Shapes of an ONNX file's tensors by the shape inference of the onnx library, without large weights.
 
-For some files that inference ends with a signal, does not end or takes gigabytes (`GatherND` with negative ``batch_dims``, `Split` with
-more outputs than it says): a file of any origin is worked out in a process of its own, with limits.
+For some files that inference crashes, never ends or takes gigabytes (`GatherND` with negative ``batch_dims``, `Split` with more
+outputs than stated). Files are untrusted, so inference runs in a child process with limits.
 """
 
 import subprocess
@@ -13,25 +13,25 @@ from typing import Any
 from predictors import system
 from predictors.errors import StretchError, first_line
 
-#: Element counts above which a weight says nothing of a shape.
+#: Number of elements above which a weight does not determine shapes.
 LARGE = 1024
 
-#: Processor seconds, and bytes in addition to this process's, that the inference of one file may take.
+#: Processor seconds, and bytes in addition to the child's own, for the inference of one file.
 LIMIT_S, LIMIT_BYTES = 20, 4 << 30
 
-#: Seconds that are waited for each of those, for other processes may be served first.
+#: Seconds to wait per processor second, because other processes may be served first.
 _WAITS = 3
 
-#: Opset from which pooling windows are counted as runtimes compute them, and the first whose operators mean the same in it.
+#: Opset from which pooling windows are counted as in runtimes, and the oldest opset whose operators mean the same in it.
 _WINDOWS, _ALIKE = 22, 18
 
 
 def infer_shapes(model: Any, name: str) -> list[Any]:
-    """Return the `onnx.ValueInfoProto` of inputs, of tensors as far as they can be worked out, and of outputs.
+    """Return the `onnx.ValueInfoProto` of inputs, of all tensors whose shapes can be inferred, and of outputs.
 
     Args:
-        model: An `onnx.ModelProto`; not changed.
-        name: Its name in messages.
+        model: An `onnx.ModelProto`, which is not changed.
+        name: Name of the model in messages.
     """
     ok, answer = _in_child(without_weights(model).SerializeToString())
     if not ok:
@@ -43,7 +43,7 @@ def infer_shapes(model: Any, name: str) -> list[Any]:
 
 
 def without_weights(model: Any) -> Any:
-    """Return a copy whose large weights are inputs of the same shape."""
+    """Return a copy with inputs of the same shape in place of large weights."""
     import onnx
     from onnx import helper
 
@@ -66,7 +66,7 @@ def without_weights(model: Any) -> Any:
 
 
 def _answer(content: bytes) -> tuple[bool, bytes]:
-    """Return whether inference went well, and the model with its shapes, or the error in them."""
+    """Return whether inference succeeded, with the inferred model or the error."""
     import onnx
 
     try:
@@ -77,8 +77,8 @@ def _answer(content: bytes) -> tuple[bool, bytes]:
 
 
 def _in_child(content: bytes) -> tuple[bool, bytes]:
-    """Return `_answer` of a process of its own, which may end in any way."""
-    # the same modules as here, and none from the folder where the command runs
+    """Return the result of `_answer` in a child process, which may end in any way."""
+    # the same modules as in this process, and none from the working directory
     program = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import _serve; _serve()"
     with suppress(subprocess.TimeoutExpired):
         command = [sys.executable, "-c", program]
@@ -89,7 +89,7 @@ def _in_child(content: bytes) -> tuple[bool, bytes]:
 
 
 def _serve() -> None:
-    """Write `_answer` of what stands on stdin to stdout."""
+    """Write the result of `_answer` for stdin to stdout."""
     import onnx.shape_inference  # noqa: F401 (its memory is not that of the file)
 
     content = sys.stdin.buffer.read()
@@ -99,7 +99,7 @@ def _serve() -> None:
 
 
 def _limit() -> None:
-    """Hold the process to its limits, where the system has any; no dump of its memory is kept."""
+    """Limit the resources of this process, if the system supports it, and disable core dumps."""
     resource = system.resource
     if resource is None:
         return

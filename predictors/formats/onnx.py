@@ -1,8 +1,8 @@
-"""ONNX files of any exporter as operator graphs for predictions, where torch is not there or the file is not read as a network.
+"""ONNX files from any exporter as operator graphs for predictions, if torch is missing or the file is not read as a network.
 
-Weights are not read, only the shapes of everything. A node whose operator has no family, or is
-used in a way that its family does not have, becomes an opaque operator of the shape that
-ONNX's own shape inference gives it.
+Weights are not read, only their shapes. A node whose operator has no family, or is used in a
+way that the family does not support, becomes an opaque operator with the shape from ONNX's
+shape inference.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -24,7 +24,7 @@ from predictors.shapes import InputShapes, Shape, same_padding
 #: Kind and attributes of one operator.
 Step = tuple[str, dict[str, Any]]
 
-#: The operator of a node; ValueError where its family does not have it.
+#: Returns the operator of a node; raises ValueError if its family does not support it.
 Rule = Callable[["ShapedNode"], Step]
 
 RULES: RuleTable[Rule] = RuleTable()
@@ -34,10 +34,10 @@ _add = RULES.add
 _MOVES = frozenset({"Transpose", "Slice", "Split", "Gather", "Pad", "Expand", "Tile", "Concat", "DepthToSpace", "SpaceToDepth", "Resize"})
 _REDUCES = ("Reduce", "Global", "Arg")
 
-#: Operators that give the same elements, maybe in another shape.
+#: Operators that return the same elements, possibly in another shape.
 _VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Identity", "Dropout", "Cast"})
 
-#: Operators whose name elsewhere, in torch and in fits, is another.
+#: Operators with another name in torch and in fits.
 _NAMES = {
     "LayerNormalization": "layer_norm",
     "InstanceNormalization": "instance_norm",
@@ -49,38 +49,38 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class ShapedNode:
-    """A node with the shapes around it."""
+    """A node with the shapes of its inputs and output."""
 
-    kind: str  # Its operator.
-    attrs: dict[str, Any]  # Its attributes.
-    inputs: tuple[Shape | None, ...]  # Shape of each input; None where it is left out or not known.
-    computed: tuple[bool, ...]  # Whether each input is computed from the network's input, rather than stored.
-    shape: Shape | None  # Of its first output; None where ONNX cannot infer it.
+    kind: str  # Operator type.
+    attrs: dict[str, Any]  # Attributes by name.
+    inputs: tuple[Shape | None, ...]  # Shape of each input; None if it is omitted or unknown.
+    computed: tuple[bool, ...]  # Whether each input is computed from the network's input, not stored.
+    shape: Shape | None  # Shape of the first output; None if ONNX cannot infer it.
 
     @property
     def read(self) -> Shape:
-        """Shape of the first input that is computed."""
+        """Shape of the first computed input."""
         shape = next(shape for shape, computed in zip(self.inputs, self.computed, strict=True) if computed)
         if shape is None:
             raise ValueError("a shape is not known")
         return shape
 
     def stored(self, index: int) -> Shape | None:
-        """Return the shape of an input that is stored; None if it is left out or computed."""
+        """Return the shape of a stored input; None if it is omitted or computed."""
         return self.inputs[index] if index < len(self.inputs) and not self.computed[index] else None
 
     def pair(self, name: str, usual: int) -> tuple[int, int]:
-        """Return two numbers of an attribute."""
+        """Return two whole numbers from an attribute."""
         first, second = self.attrs.get(name, (usual, usual))
         return int(first), int(second)
 
 
-#: Recurrent layers: they have a matrix for the input, and one for the state.
+#: Recurrent layers, which have one matrix for the input and one for the state.
 _RECURRENT = ("LSTM", "GRU", "RNN")
 
 
 def opaque(node: ShapedNode) -> Step:
-    """Return an operator that is known by its sizes alone."""
+    """Return an opaque operator, described by its sizes alone."""
     assert node.shape is not None
     out = node.shape
     weights = sum(prod(shape) for shape, computed in zip(node.inputs, node.computed, strict=True) if shape and not computed)
@@ -100,7 +100,7 @@ def opaque(node: ShapedNode) -> Step:
 
 
 def _window(node: ShapedNode, kernel: tuple[int, int]) -> dict[str, Any]:
-    """Return how a window slides over an image."""
+    """Return the window attributes of a node: kernel, stride, dilation and padding."""
     stride, dilation = node.pair("strides", 1), node.pair("dilations", 1)
     auto = node.attrs.get("auto_pad", b"NOTSET").decode()
     if auto in ("NOTSET", "VALID"):
@@ -168,7 +168,7 @@ RULES.update({node: _same_kind(name) for name in kinds for node in kinds.get(nam
 RULES.update(
     {
         "BatchNormalization": lambda node: ("batch_norm", {"affine": True, "eps": float(node.attrs.get("epsilon", 1e-5))}),
-        # without the bounds of a clipping, which may be stored tensors; runtimes fuse any of them
+        # without the bounds of the Clip, which may be stored tensors; runtimes fuse any bounds
         "Clip": _same_kind("relu6"),
         "Flatten": _same_kind("flatten"),
         "GlobalAveragePool": _same_kind("global_avg_pool", keepdims=True),
@@ -179,19 +179,19 @@ RULES.update(
 )
 
 
-#: The format itself ends at two gigabytes.
+#: Maximum size of a file, which the format itself limits to two gigabytes.
 MAX_BYTES = (1 << 31) - 1
 
-#: Nodes that give a stored tensor.
+#: Operators with a constant result.
 _CONSTANTS = frozenset({"Constant", "ConstantOfShape", "Shape", "Range"})
 
 
 def read_onnx(path: str | Path, input_shape: InputShapes | None = None) -> OpGraph:
-    """Return the operator graph of an ONNX network, as far as ONNX infers its shapes.
+    """Return the operator graph of an ONNX network, with the shapes that ONNX infers.
 
     Args:
-        input_shape: Of its first input, batch first, or of several in their order or by their names, images as N×C×H×W; the file's
-            statement where none is given, with a batch of 1 where it leaves that open.
+        input_shape: Shape of the first input, batch first, or of several by order or name, images as N×C×H×W; None for the file's
+            shapes, with a batch of 1 if the file leaves it open.
 
     Raises:
         UsageError: If an input has no size, or cannot have the requested one.
@@ -211,20 +211,20 @@ def read_onnx(path: str | Path, input_shape: InputShapes | None = None) -> OpGra
     shapes = _infer(path, model)
     try:
         return _OnnxLowering(path, graph, stored, shapes).graph(inputs)
-    # A file may state anything of an operator.
+    # A file may state anything about an operator.
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
         raise StretchError(f"the operators of {path} do not fit each other: {first_line(error)[:160]}", "export it again") from error
 
 
-#: Orders of axes that put channels second, and last.
+#: Permutations of axes that put channels second, and last.
 TO_FIRST, TO_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 
-#: Operators that change no order of axes.
+#: Operators that do not permute axes.
 _SINGLE = frozenset({"Add", "Cast", "DequantizeLinear", "Div", "Identity", "Mul", "QuantizeLinear", "Sub"})
 
 
 class Readers:
-    """Which nodes of a file read each tensor."""
+    """The nodes of a file that read each tensor."""
 
     def __init__(self, nodes: Sequence[Any]) -> None:
         self._by_name: dict[str, list[Any]] = {}
@@ -233,13 +233,13 @@ class Readers:
                 self._by_name.setdefault(name, []).append(node)
 
     def cast(self, tensor: str, types: Collection[int]) -> bool:
-        """Return whether all that reads a tensor first makes it one of some types."""
+        """Return whether all readers of a tensor first cast it to one of some types."""
         value = self._by_name.get(tensor, [])
         to = [attr.i for node in value for attr in node.attribute if attr.name == "to"]
         return bool(value) and all(node.op_type == "Cast" for node in value) and len(to) == len(value) and set(to) <= set(types)
 
     def turn(self, tensor: str) -> bool:
-        """Return whether all that reads a tensor first puts its last axis second, whatever is computed of single elements before."""
+        """Return whether all readers of a tensor move its last axis to the second place first, after elementwise operators at most."""
         seen, waiting, result = {tensor}, [tensor], False
         while waiting:
             for node in self._by_name.get(waiting.pop(), []):
@@ -257,7 +257,7 @@ class Readers:
 
 
 def _turn(graph: Any, value: Any) -> None:
-    """Give an image whose channels are last in the file, and which is turned before anything else is done, channels that are second."""
+    """Move the channels of an input image from the last to the second axis, with a transpose for its readers."""
     from onnx.helper import make_node
 
     shape = value.type.tensor_type.shape
@@ -270,13 +270,13 @@ def _turn(graph: Any, value: Any) -> None:
 
 
 def decode(path: Path, hint: str = "export it again") -> Any:
-    """Return the `onnx.ModelProto` of a file of any exporter; weights in other files stay there."""
+    """Return the `onnx.ModelProto` of a file from any exporter; external weights are not read."""
     import onnx
 
     content = read_bytes(path, "model", MAX_BYTES)
     try:
         model = onnx.load_model_from_string(content)
-    # The exception of protobuf for a damaged file differs between its versions.
+    # protobuf's exception for a damaged file depends on its version.
     except Exception as error:
         raise StretchError(f"{path} is no ONNX model: it cannot be decoded", hint) from error
     need(bool(model.graph.node and model.graph.output), f"{path} is no ONNX model: it has no operators or no output", hint)
@@ -284,7 +284,7 @@ def decode(path: Path, hint: str = "export it again") -> Any:
 
 
 def _by_name(path: Path, names: Sequence[str], requested: InputShapes | None) -> dict[str, Sequence[int]]:
-    """Return the shapes that are given, by the names of inputs."""
+    """Return the given shapes, by the names of the inputs."""
     if requested is None:
         return {}
     if not isinstance(requested, Mapping):
@@ -297,7 +297,7 @@ def _by_name(path: Path, names: Sequence[str], requested: InputShapes | None) ->
 
 
 def _resolve_shapes(path: Path, inputs: list[Any], requested: Mapping[str, Sequence[int]]) -> None:
-    """Give every input a size in numbers."""
+    """Set the shape of every input to numbers."""
     for value in inputs:
         dims = value.type.tensor_type.shape.dim
         sizes = [dim.dim_value for dim in dims]
@@ -316,7 +316,7 @@ def _resolve_shapes(path: Path, inputs: list[Any], requested: Mapping[str, Seque
 
 
 def _infer(path: Path, model: Any) -> dict[str, Shape]:
-    """Return the shapes of all tensors whose sizes ONNX can infer."""
+    """Return the shapes of all tensors that ONNX can infer."""
     # Sizes that an exporter wrote for another input would contradict the requested one.
     del model.graph.value_info[:]
     for value in model.graph.output:
@@ -330,16 +330,16 @@ def _infer(path: Path, model: Any) -> dict[str, Shape]:
 
 
 class _OnnxLowering:
-    """Nodes to operators, in the file's order."""
+    """Lowers nodes to operators, in the order of the file."""
 
     def __init__(self, path: Path, graph: Any, stored: dict[str, Shape], shapes: dict[str, Shape]) -> None:
         self._path, self._graph, self._stored, self._shapes = path, graph, stored, shapes
         self._ops: dict[str, Op] = {}
-        #: Operator that gives each tensor.
+        #: Operator that writes each tensor.
         self._maker: dict[str, str] = {}
 
     def graph(self, inputs: list[Any]) -> OpGraph:
-        """Return the operator graph; of several outputs one operator that reads them all."""
+        """Return the operator graph; several outputs are read by one final operator."""
         for index, value in enumerate(inputs):
             self._append(value.name if index else "input", ("input", {"shape": self._shapes[value.name]}), (), value.name)
         for node in self._graph.node:
@@ -356,7 +356,7 @@ class _OnnxLowering:
 
         reads = [name for name in node.input if name in self._maker]
         if node.op_type in _CONSTANTS or not reads:
-            # Computed from weights alone, before the network runs.
+            # These nodes are computed from weights alone, before the network runs.
             self._stored.update((name, self._shapes.get(name, ())) for name in node.output)
             return
         attrs = {attribute.name: get_attribute_value(attribute) for attribute in node.attribute}
@@ -376,7 +376,7 @@ class _OnnxLowering:
                 self._append(output, ("view", {"shape": part.shape}) if same else opaque(part), (name,), output)
 
     def _step(self, shaped: ShapedNode, sources: tuple[str, ...]) -> Step:
-        """Return the operator of a node, if its shape is the one that ONNX gives; else one of that shape."""
+        """Return the operator of a node if its shape equals ONNX's; else a view or an opaque operator of ONNX's shape."""
         with suppress(KeyError, ValueError, IndexError, TypeError, ZeroDivisionError):
             kind, attrs = RULES[shaped.kind](shaped)
             rules, ins = kind_of(kind), [self._ops[source].shape for source in sources]

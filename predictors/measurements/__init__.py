@@ -1,1 +1,1 @@
-"""Measured latencies of networks and kernels: the tables that fits are made from, shipped or a user's own."""
+"""Measured latencies of networks and kernels: the tables for fits, shipped or provided by the user."""

@@ -16,7 +16,7 @@ _SETTING = re.compile(r"^\s*(num_threads|powersave|gpu_device|loop_count)\s*=\s*
 #: Suffixes of networks with 8-bit weights and activations.
 _INT8 = ("_int8", "-int8")
 
-#: Networks of the tool that torchvision or timm has, by their names here.
+#: Networks of the tool that exist in torchvision or timm, by the tool's names.
 NAMES = {
     "squeezenet": "squeezenet1_1",
     "mobilenet_v2": "mobilenet_v2",
@@ -37,17 +37,17 @@ _HINT = "give the text that `benchncnn 8 1 0 -1` prints, a line `resnet18  min =
 
 @dataclass(frozen=True)
 class Bench:
-    """A network as it ran."""
+    """A network in one run of the tool."""
 
-    name: str  # As `benchncnn` calls it, without the ending of its precision.
-    precision: str  # ``int8`` where the name said so, else what ncnn computes in where it may: ``fp16``.
-    min_ms: float  # Quickest run.
+    name: str  # Name in `benchncnn`, without the suffix of its precision.
+    precision: str  # ``int8`` if the name says so, else ncnn's default precision ``fp16``.
+    min_ms: float  # Fastest run.
     max_ms: float  # Slowest run.
     avg_ms: float  # Mean of the runs.
 
 
 def read_benchncnn(path: Path) -> tuple[list[Bench], dict[str, int]]:
-    """Return the networks and settings such as ``num_threads``; other lines are passed over."""
+    """Return the networks, and settings such as ``num_threads``; other lines are ignored."""
     try:
         text = read_bytes(path, "output of benchncnn", MAX_BYTES, _HINT).decode()
     except UnicodeDecodeError as error:

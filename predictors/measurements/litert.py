@@ -9,10 +9,10 @@ from predictors.files import read_bytes
 
 MAX_BYTES = 1 << 24
 
-#: Heading of the block that lists operators in the order of execution; other blocks sort or sum up the same times.
+#: Heading of the block that lists operators in order of execution; other blocks sort or sum the same times.
 ORDER = "Run Order"
 
-#: Headings of the operators of measured runs, and of those that run inside a delegate's operator, which are listed twice.
+#: Headings of the operators of measured runs, and of operators inside a delegate's operator, which are listed twice.
 _REGULAR, _INSIDE = "Operator-wise Profiling Info for Regular Benchmark Runs", "Delegate internal"
 
 _HEADER = ("node type", "avg_ms", "times called", "name")
@@ -22,15 +22,15 @@ _HINT = "benchmark_model writes it with --enable_op_profiling=true --profiling_o
 
 @dataclass(frozen=True)
 class ProfiledOperator:
-    """An operator as it ran."""
+    """An operator in a profile."""
 
-    kind: str  # Its type, such as ``CONV_2D``, or a delegate's.
-    ms: float  # Mean time of a run.
-    name: str  # Tensor that it writes, and its number.
+    kind: str  # Type such as ``CONV_2D``, or a delegate's type.
+    ms: float  # Mean time per run.
+    name: str  # Tensor that it writes, with its number.
 
 
 def read_op_profile(path: Path) -> list[ProfiledOperator]:
-    """Return the operators of one network in the order in which they ran, those of preparation left out."""
+    """Return the operators of one network in order of execution, without those of the preparation."""
     content = read_bytes(path, "table of operators", MAX_BYTES, _HINT)
     try:
         lines = content.decode().splitlines()
@@ -46,14 +46,14 @@ def read_op_profile(path: Path) -> list[ProfiledOperator]:
 
 
 def network_ms(operators: list[ProfiledOperator]) -> float:
-    """Return the time of the network: the sum of its operators."""
+    """Return the time of the network, the sum of its operators."""
     return sum(operator.ms for operator in operators)
 
 
 def _blocks(lines: list[str]) -> list[int]:
-    """Return the line numbers after the titles of executed subgraphs, each of which has a block.
+    """Return the first line numbers of the blocks of executed subgraphs.
 
-    Preparation, allocating tensors, has blocks of its own before them.
+    Preparation, such as allocating tensors, has its own blocks before them.
     """
     regular = next((number for number, line in enumerate(lines) if line.startswith(_REGULAR)), None)
     starts, in_delegate = [], False
@@ -64,7 +64,7 @@ def _blocks(lines: list[str]) -> list[int]:
             in_delegate = line.startswith(_INSIDE)
         if line.startswith("=") and ORDER in line and not in_delegate:
             starts.append(number + 1)
-    # Without a heading, the one that runs is the last.
+    # Without a heading, the last block is the executed one.
     return starts if regular is not None else starts[-1:]
 
 
@@ -78,7 +78,7 @@ def _operators(path: Path, lines: list[str], start: int) -> list[ProfiledOperato
     for number, line in enumerate(lines[start + 1 :], start=start + 2):
         if not line.strip() or line.startswith("="):
             break
-        # A delegate's kernels have commas in their type, which stands first; in names the tool writes tabs for them.
+        # A delegate's kernels have commas in their type, which is the first column; in names the tool writes tabs for commas.
         values = [value.strip() for value in line.rsplit(",", len(header) - 1)]
         if len(values) != len(header):
             raise StretchError(f"{path}, line {number}: it has {len(values)} fields, the header {len(header)}", _HINT)

@@ -1,4 +1,4 @@
-"""A folder of measurements: the networks that were measured as operator graphs, and the tables of their times."""
+"""A folder of measurements: the measured networks as operator graphs, and the tables of their times."""
 
 import gzip
 from collections.abc import Iterable
@@ -19,19 +19,19 @@ MEASUREMENT_FOLDER = Path(__file__).parent
 
 NETWORKS, LATENCIES, KERNELS, SOURCE = "networks.jsonl.gz", "latencies.csv", "kernels.csv", "source.toml"
 
-#: Maximum size of the networks of one folder, packed and unpacked, bytes.
+#: Maximum size of the networks of one folder in bytes, packed and unpacked.
 MAX_PACKED, MAX_UNPACKED = 1 << 26, 1 << 29
 
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where measurements come from."""
+    """Source of measurements."""
 
     title: _Text  # Title of the table.
-    url: str  # Where they were published; empty for one's own.
-    commit: str  # Version of that.
-    licence: _Text  # Its licence, as SPDX names it.
+    url: str  # URL of the publication; empty for one's own measurements.
+    commit: str  # Version of the publication.
+    licence: _Text  # Licence by its SPDX name.
     notes: _Text  # Meaning of the numbers, and omissions.
 
 
@@ -47,9 +47,9 @@ class _NetworkLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Measurements:
     """A table of measured networks."""
 
-    source: Source  # Where it comes from.
-    graphs: dict[str, OpGraph]  # The networks by name.
-    families: dict[str, str]  # The family of each network: relatives are left out together when a fit is judged.
+    source: Source  # Source of the measurements.
+    graphs: dict[str, OpGraph]  # Networks by name.
+    families: dict[str, str]  # Family of each network; the networks of a family are left out together when a fit is evaluated.
     latencies: list[Latency]  # Times of whole networks.
     kernels: list[KernelLatency] = field(default_factory=list)  # Times of single kernels.
 
@@ -65,7 +65,7 @@ class Measurements:
 
 
 def list_measurements() -> list[str]:
-    """Return the names of the measurements that ship with nn-stretch."""
+    """Return the names of the shipped measurements."""
     return sorted(path.parent.name for path in MEASUREMENT_FOLDER.glob(f"*/{SOURCE}"))
 
 
@@ -73,8 +73,8 @@ def load_measurements(folder: str | Path) -> Measurements:
     """Read and check a folder of measurements.
 
     Args:
-        folder: Name of measurements that ship with nn-stretch, or path of a folder with
-            `SOURCE`, `NETWORKS`, `LATENCIES` and, where kernels were measured, `KERNELS` or the same packed as ``.gz``.
+        folder: Name of shipped measurements, or path of a folder with `SOURCE`, `NETWORKS`,
+            `LATENCIES` and, if kernels were measured, `KERNELS`, which may be packed as ``.gz``.
     """
     path = Path(folder)
     if not path.is_dir():
@@ -98,7 +98,7 @@ def load_measurements(folder: str | Path) -> Measurements:
 
 
 def write_networks(path: Path, networks: Iterable[tuple[str, str, OpGraph]]) -> None:
-    """Write networks; the same networks give the same bytes."""
+    """Write networks to a file; the same networks give the same bytes."""
     lines = [
         msgspec.json.encode({"network": name, "family": family, "graph": msgspec.Raw(graph.to_json())}) for name, family, graph in networks
     ]

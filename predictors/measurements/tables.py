@@ -1,6 +1,6 @@
 """Tables of measured times: CSV with a fixed header, every row checked.
 
-``latencies.csv`` has the time of whole networks, ``kernels.csv`` that of single
+``latencies.csv`` has the times of whole networks, ``kernels.csv`` those of single
 kernels inside them; the columns are documented by `Latency` and `KernelLatency`.
 A table whose name ends in ``.gz`` is packed.
 """
@@ -23,10 +23,10 @@ from predictors.fusion import KernelCost
 #: Maximum time of a row, ms: three hours.
 MAX_MS = 1e7
 
-#: Maximum size of a table, unpacked, bytes.
+#: Maximum size of an unpacked table, bytes.
 MAX_BYTES = 1 << 28
 
-#: Maximum number of rows; tables that ship have ten thousand.
+#: Maximum number of rows; the shipped tables have ten thousand.
 MAX_ROWS = 2_000_000
 
 _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
@@ -40,41 +40,41 @@ class Latency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     device: _Text  # Id of the device.
     network: _Text  # Name of the network.
-    processor: _Text  # Such as ``cpu``.
-    core_set: _Text  # Such as ``1large``.
-    precision: _Text  # Such as ``fp32``.
+    processor: _Text  # Processor such as ``cpu``.
+    core_set: _Text  # Core set such as ``1large``.
+    precision: _Text  # Precision such as ``fp32``.
     runtime: _Text  # Runtime and version.
-    ms: _Ms  # Its time.
-    std_ms: Annotated[float, msgspec.Meta(ge=0, le=MAX_MS)] | None = None  # Standard deviation of its runs; empty where not known.
+    ms: _Ms  # Time of the network.
+    std_ms: Annotated[float, msgspec.Meta(ge=0, le=MAX_MS)] | None = None  # Standard deviation of the runs; empty if unknown.
 
 
 class KernelLatency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Time of one kernel of a network; from `kind` on the fields of `predictors.fusion.KernelCost`."""
+    """Time of one kernel of a network; from `kind` on, the fields are those of `predictors.fusion.KernelCost`."""
 
     device: _Text  # Id of the device.
-    network: _Text  # Network that it is part of.
-    processor: _Text  # Such as ``gpu``.
-    core_set: _Text  # Such as ``all``.
-    precision: _Text  # Such as ``fp16``.
+    network: _Text  # Network that contains the kernel.
+    processor: _Text  # Processor such as ``gpu``.
+    core_set: _Text  # Core set such as ``all``.
+    precision: _Text  # Precision such as ``fp16``.
     runtime: _Text  # Runtime and version.
-    kernel: _Text  # Name of the kernel, as the runtime reports it.
-    implementation: str  # Which of its implementations the runtime chose.
+    kernel: _Text  # Name of the kernel in the runtime.
+    implementation: str  # Implementation that the runtime chose.
     kind: _Text  # Kind of the kernel.
     in_channels: _Least  # Input channels of one group.
     out_channels: _Least  # Output channels of one group.
-    groups: _Least  # Groups.
+    groups: _Least  # Number of groups.
     taps: _Least  # Positions of the window.
     pixels: _Least  # Output positions.
     reads: _Count  # Elements read.
     writes: _Count  # Elements written.
     weights: _Count  # Weight elements.
-    stride: _Least  # Input positions for each output position.
+    stride: _Least  # Input positions per output position.
     variant: str  # Implementation or operator within the kind; may be empty.
-    ms: _Ms  # Its time.
+    ms: _Ms  # Time of the kernel.
 
     @property
     def cost(self) -> KernelCost:
-        """Return the values that its time depends on."""
+        """Facts that the kernel's time depends on."""
         return KernelCost(*(getattr(self, name) for name in KernelCost._fields))
 
 
@@ -82,7 +82,7 @@ Row = TypeVar("Row", bound=msgspec.Struct)
 
 
 def read_table(path: Path, kind: type[Row]) -> list[Row]:
-    """Return a table, checked."""
+    """Read and check a table."""
     rows: list[Row] = []
     seen: dict[tuple[object, ...], int] = {}
     for line, row in numbered_rows(path, kind):
@@ -97,17 +97,17 @@ def read_table(path: Path, kind: type[Row]) -> list[Row]:
 
 
 def numbered_rows(path: Path, kind: type[Row]) -> Iterator[tuple[int, Row]]:
-    """Yield the rows of a table with their lines, each checked by itself.
+    """Yield the rows of a table with their line numbers, each row checked alone.
 
     Raises:
-        StretchError: If the file cannot be read, its header is another one, or a value is none; with the line.
+        StretchError: If the file cannot be read, its header is wrong, or a value is invalid; names the line.
     """
     for line, raw in _lines(path, msgspec.structs.fields(kind)):
         yield line, _row(path, line, raw, kind)
 
 
 def write_table(path: Path, rows: list[Row]) -> None:
-    """Write a table that `read_table` reads."""
+    """Write a table for `read_table`."""
     fields = [field.name for field in msgspec.structs.fields(type(rows[0]))]
     stream = io.StringIO(newline="")
     writer = csv.writer(stream, lineterminator="\n")
@@ -119,7 +119,7 @@ def write_table(path: Path, rows: list[Row]) -> None:
 
 
 def _lines(path: Path, columns: Sequence[msgspec.structs.FieldInfo]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the rows with their line, once the header is known to be right."""
+    """Yield the rows with their line numbers, after checking the header."""
     fields = [column.name for column in columns]
     try:
         with open_regular(path) as binary:

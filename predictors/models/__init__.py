@@ -1,1 +1,1 @@
-"""Kernel models: how long one kernel takes on one processor, from specifications or from a fit."""
+"""Kernel models: the time of one kernel on one processor, from specifications or from a fit."""

@@ -18,28 +18,28 @@ from predictors.fusion import KernelCost
 from predictors.models.roofline import KernelTime, RooflinePredictor, Times
 from predictors.registry import Registry
 
-#: Part of a kernel's time that a term belongs to.
+#: Part of a kernel's time to which a term belongs.
 Part = Literal["launch", "compute", "memory"]
 
 
 @dataclass(frozen=True)
 class Grain:
-    """Units that a processor works in."""
+    """Slices in which a processor computes."""
 
-    width_slice: int  # Output channels are computed in multiples of this many.
-    reduce_slice: int  # Input channels are computed in multiples of this many.
-    item_bytes: int  # Bytes of an element.
+    width_slice: int  # Output channels are computed in multiples of this number.
+    reduce_slice: int  # Input channels are computed in multiples of this number.
+    item_bytes: int  # Bytes per element.
 
 
 @dataclass(frozen=True)
 class Term:
     """One term of a kernel's time."""
 
-    units: Callable[[Any, Grain], Any]  # How many units of it a kernel has, from its cost (numbers or arrays) and the processor's grain.
-    part: Part  # Part of the time that it belongs to.
+    units: Callable[[Any, Grain], Any]  # Number of units of a kernel, from its cost (numbers or arrays) and the processor's grain.
+    part: Part  # Part of the time to which the term belongs.
 
 
-#: Terms by name; a fit names those it uses.
+#: Terms by name; a fit names the terms that it uses.
 terms: Registry[Term] = Registry("term")
 
 
@@ -49,14 +49,14 @@ def up(n: Any, multiple: int) -> Any:
 
 
 def outputs(cost: Any, grain: Grain) -> Any:
-    """Return the elements computed, whole slices of output channels; the slice runs over the groups where each has one channel."""
+    """Return the computed elements, with whole slices of output channels, or of groups if each group has one channel."""
     lone = (cost.in_channels == 1) & (cost.out_channels == 1)
     channels = lone * up(cost.groups, grain.width_slice) + (1 - lone) * up(cost.out_channels, grain.width_slice) * cost.groups
     return cost.pixels * channels
 
 
 def serial(cost: Any, grain: Grain) -> Any:
-    """Return the products that each output element sums, one after the other; whole slices of input channels."""
+    """Return the products that each output element sums one after the other, with whole slices of input channels."""
     lone = (cost.in_channels == 1) & (cost.out_channels == 1)
     return cost.taps * (lone * 1 + (1 - lone) * up(cost.in_channels, grain.reduce_slice))
 
@@ -72,7 +72,7 @@ terms.register("written_bytes")(Term(lambda cost, grain: cost.writes * grain.ite
 
 
 def products(cost: Any, grain: Grain) -> Any:
-    """Return the multiply-accumulates as they are, nothing rounded up: what plain loops compute."""
+    """Return the exact multiply-accumulates, as computed by plain loops."""
     return cost.pixels * cost.out_channels * cost.groups * cost.in_channels * cost.taps
 
 
@@ -82,7 +82,7 @@ def _tile(grain: Grain) -> tuple[int, int]:
 
 
 def tiled_outputs(cost: Any, grain: Grain) -> Any:
-    """Return the output elements in whole register tiles; of one position there is a kernel of its own."""
+    """Return the output elements in whole register tiles; a single position has a separate kernel."""
     rows, columns = _tile(grain)
     is_pixel = cost.pixels == 1
     return (is_pixel * 1 + (1 - is_pixel) * up(cost.pixels, rows)) * up(cost.out_channels, columns) * cost.groups
@@ -94,32 +94,32 @@ def tiled_macs(cost: Any, grain: Grain) -> Any:
 
 
 def deep_macs(cost: Any, grain: Grain) -> Any:
-    """Return the multiply-accumulates in whole register tiles of which each takes sixteen products of a sum at a time."""
+    """Return the multiply-accumulates in whole register tiles, each of which takes sixteen products of a sum at a time."""
     return tiled_outputs(cost, grain) * up(cost.in_channels * cost.taps, 16)
 
 
 def _is_copied(cost: Any) -> Any:
-    """Return whether the windows of a convolution are written out side by side before they are multiplied (im2col)."""
+    """Return whether the windows of a convolution are copied side by side before the product (im2col)."""
     return (cost.taps > 1) | (cost.stride > 1)
 
 
 def patch_bytes(cost: Any, grain: Grain) -> Any:
-    """Return the bytes of all windows, written out side by side."""
+    """Return the bytes of all windows copied side by side."""
     return _is_copied(cost) * cost.pixels * cost.taps * cost.in_channels * grain.item_bytes
 
 
 def patch_rows(cost: Any, grain: Grain) -> Any:
-    """Return the rows of all windows, of which each is copied by itself."""
+    """Return the rows of all windows, each of which is copied separately."""
     return _is_copied(cost) * cost.pixels * np.sqrt(cost.taps)
 
 
 def winograd_tiles(cost: Any) -> Any:
-    """Return the tiles of 4 × 4 outputs of a square image."""
+    """Return the number of tiles of 4 × 4 outputs of a square image."""
     return np.ceil(np.sqrt(cost.pixels) / 4) ** 2
 
 
 def _up_to(bound: int) -> Term:
-    """Return the steps of the serial loop as long as outputs still fill idle units: the time does not grow with more of them at once."""
+    """Return the steps of the serial loop while outputs still fill idle units: more of them at once take no longer."""
     return Term(lambda cost, grain: serial(cost, grain) * np.minimum(outputs(cost, grain), bound), "compute")
 
 
@@ -128,14 +128,14 @@ def _beyond(bound: int) -> Term:
     return Term(lambda cost, grain: serial(cost, grain) * np.maximum(outputs(cost, grain) - bound, 0), "compute")
 
 
-#: Bytes of on-chip memory for a layer's data: 8 MiB, as all Hexagons of phones have had since the V69.
+#: Bytes of on-chip memory for a layer's data: 8 MiB, as in all Hexagons of phones since the V69.
 _NEAR_BYTES = 8 * 2**20
 
 
 def block_positions(cost: Any, grain: Grain) -> Any:
-    """Return the output positions in whole blocks, of which a tensor processor keeps 2 KiB of 32 channels each: 8 × 8 of an image in int8.
+    """Return the output positions in whole blocks of a tensor processor, 2 KiB for each 32 channels: 8 × 8 of an image in int8.
 
-    Items of two bytes, and tensors that are no images, come in rows of as many as fill a block.
+    Two-byte elements, and tensors other than images, are stored in rows that fill a block.
     """
     side = np.round(np.sqrt(cost.pixels))
     is_image = (side**2 == cost.pixels) & (grain.item_bytes == 1)
@@ -143,17 +143,17 @@ def block_positions(cost: Any, grain: Grain) -> Any:
 
 
 def block_macs(cost: Any, grain: Grain) -> Any:
-    """Return the multiply-accumulates in whole blocks of positions, slices of channels too."""
+    """Return the multiply-accumulates in whole blocks of positions and whole slices of channels."""
     return block_positions(cost, grain) * outputs(cost, grain) / cost.pixels * serial(cost, grain)
 
 
 def packed_macs(cost: Any, grain: Grain) -> Any:
-    """Return the multiply-accumulates of groups that are computed side by side as one block-diagonal product, whole slices of input channels."""
+    """Return the multiply-accumulates of groups computed together as one block-diagonal product, with whole slices of input channels."""
     return block_positions(cost, grain) * cost.out_channels * cost.groups * serial(cost, grain)
 
 
 def spilled_bytes(cost: Any, grain: Grain) -> Any:
-    """Return the bytes of activations that do not fit into on-chip memory."""
+    """Return the bytes of activations that exceed the on-chip memory."""
     return np.maximum((cost.reads + cost.writes) * grain.item_bytes - _NEAR_BYTES, 0)
 
 
@@ -196,17 +196,17 @@ features.register("macs")(lambda cost: cost.pixels * cost.out_channels * cost.gr
 
 
 def _slices(cost: Any) -> Any:
-    """Return the slices of four output channels: a GPU's unit of work."""
+    """Return the number of slices of four output channels, a GPU's unit of work."""
     return -(-cost.out_channels * cost.groups // 4)
 
 
 def _evenly(number: Any) -> Any:
-    """Return the greatest power of two up to 16 that divides a number: its fit to groups of threads."""
+    """Return the greatest power of two up to 16 that divides a number, as a measure of its fit to groups of threads."""
     return sum(1.0 * (number % power == 0) * power / 2 for power in (2, 4, 8, 16)) + 1
 
 
 def _edge(tile: int) -> Callable[[Any], Any]:
-    """Return the positions in whole square tiles ÷ positions, of a square image."""
+    """Return the feature of a square image: positions in whole square tiles ÷ positions."""
     return lambda cost: (np.ceil(np.sqrt(cost.pixels) / tile) * tile) ** 2 / cost.pixels
 
 
@@ -228,7 +228,7 @@ class TreeModel:
         self._roots = np.array(trees.roots, dtype=np.intp)
         self._feature = np.array(trees.feature, dtype=np.intp)
         self._threshold = np.array(trees.threshold)
-        #: Two children a node, the right one first; a leaf is its own child.
+        #: Two children per node, the right one first; a leaf is its own child.
         self._children = np.array([trees.right, trees.left], dtype=np.intp).T.ravel()
         self._depth = _depth(trees)
         self._value = np.array(trees.value)
@@ -247,9 +247,9 @@ class TreeModel:
 
 
 def _depth(trees: Trees) -> int:
-    """Return the steps from a root to the deepest leaf."""
+    """Return the number of steps from a root to the deepest leaf."""
     depth = [0] * len(trees.feature)
-    # children come behind their parents
+    # children come after their parents
     for node in range(len(depth) - 1, -1, -1):
         if trees.left[node] != node:
             depth[node] = 1 + max(depth[trees.left[node]], depth[trees.right[node]])
@@ -269,7 +269,7 @@ _PARTS: tuple[Part, ...] = ("launch", "compute", "memory")
 
 
 def columns(costs: Sequence[KernelCost]) -> SimpleNamespace:
-    """Return the costs as one array a field, by which terms and features are computed for all at once."""
+    """Return the costs with one array per field, so that terms and features are computed for all kernels at once."""
     return SimpleNamespace(
         **{
             name: np.array(values, dtype=object if name in ("kind", "variant") else np.float64)
@@ -280,18 +280,18 @@ def columns(costs: Sequence[KernelCost]) -> SimpleNamespace:
 
 @lru_cache(maxsize=64)
 def _table(costs: tuple[KernelCost, ...]) -> tuple[SimpleNamespace, dict[tuple[Term, Grain], Any]]:
-    """Return the columns of kernels, and their units of each term, which relatives request one after the other."""
+    """Return the columns of kernels, and a cache of their units of each term, which relatives request one after the other."""
     return columns(costs), {}
 
 
 def group_name(cost: KernelCost, groups: Sequence[str] | dict[str, KernelGroup]) -> str | None:
-    """Return the group of a fit that times a kernel: of its kind and variant, else of its kind; None if there is neither."""
+    """Return the group of a fit for a kernel: of its kind and variant, else of its kind; None if the fit has neither."""
     fine = f"{cost.kind}:{cost.variant}"
     return fine if fine in groups else cost.kind if cost.kind in groups else None
 
 
 def group_members(costs: Sequence[KernelCost], groups: Sequence[str] | dict[str, KernelGroup]) -> dict[str | None, list[int]]:
-    """Return the numbers of the kernels by the group that times them."""
+    """Return the indices of the kernels by their group."""
     members: dict[str | None, list[int]] = {}
     for number, cost in enumerate(costs):
         members.setdefault(group_name(cost, groups), []).append(number)
@@ -299,7 +299,7 @@ def group_members(costs: Sequence[KernelCost], groups: Sequence[str] | dict[str,
 
 
 class FittedModel:
-    """Kernel times on one processor from a fit; kernels of kinds that were never measured come from the roofline."""
+    """Kernel times on one processor from a fit; kernels of unmeasured kinds are timed by the roofline."""
 
     def __init__(self, fit: Fit, processor: Processor) -> None:
         if fit.backend != processor.profile.backend:
@@ -317,11 +317,11 @@ class FittedModel:
         self._rows: dict[KernelCost, tuple[float, ...]] = {}
 
     def inference_ms(self, elements: int = 0) -> float:
-        """Return the time of an inference in addition to its kernels, ms."""
+        """Return the time of an inference beyond its kernels, ms."""
         return self.fit.correction.fixed_ms + self.fit.correction.per_io_element_ms * elements
 
     def interval(self) -> tuple[float, float]:
-        """Return the ends of the interval around a network's time, as factors on it; wider where another device was measured."""
+        """Return the interval around a network's time, as factors on it; it is wider if another device was measured."""
         low, high = self.fit.interval.low, self.fit.interval.high
         if self.fit.sibling is None:
             return low, high
@@ -333,7 +333,7 @@ class FittedModel:
         return self.times([cost])[0]
 
     def times(self, costs: Sequence[KernelCost]) -> list[KernelTime]:
-        """Return the time of each kernel; equal kernels are computed once, new ones together."""
+        """Return the time of each kernel; equal kernels are computed once, and new kernels together."""
         new = list(dict.fromkeys(cost for cost in costs if cost not in self._times))
         for name, indices in group_members(new, self.fit.groups).items():
             batch = [new[i] for i in indices]
@@ -342,7 +342,7 @@ class FittedModel:
         return [self._times[cost] for cost in costs]
 
     def columns(self, costs: Sequence[KernelCost]) -> Times:
-        """Return the times of kernels as arrays; equal kernels are computed once, also for different devices whose relative this is."""
+        """Return the times of kernels as arrays; equal kernels are computed once, also for several devices with this relative."""
         rows = self._rows if len(self._rows) < _MAX_ROWS else {}
         new = list(dict.fromkeys(cost for cost in costs if cost not in rows))
         for name, indices in group_members(new, self.fit.groups).items():
@@ -353,7 +353,7 @@ class FittedModel:
         return Times(*np.array([rows[cost] for cost in costs]).reshape(-1, len(Times._fields)).T)
 
     def _fitted(self, group: str, costs: list[KernelCost]) -> Times:
-        """Return the times of kernels of one group, what an inference adds to each included."""
+        """Return the times of kernels of one group, including the additional time of each kernel in an inference."""
         table, units = _table(tuple(costs))
         parts: dict[Part, Floats] = {part: np.zeros(len(costs)) for part in _PARTS}
         for term, ms in self._terms[group]:
@@ -364,7 +364,7 @@ class FittedModel:
         factor = np.exp(self._trees[group](table)) if group in self._trees else np.ones(len(costs))
         total = sum(parts.values()) * factor
         floor = np.array([self.roofline.floor_ms(cost) for cost in costs])
-        # The floor is arithmetic: the difference is added to it.
+        # The floor is arithmetic, so the difference is added to the computing part.
         raised = np.maximum(total, floor)
         compute = parts["compute"] * factor + (raised - total)
         weights = correction.per_weight_ms * np.asarray(table.weights)

@@ -1,10 +1,10 @@
 """Kernel times of a processor from fits of related processors.
 
 A relative's time is scaled part by part: arithmetic by the ratio of the two peaks,
-memory by that of the two bandwidths, starting a kernel not at all. The scaled times of
+memory by the ratio of the two bandwidths, and launches not at all. The scaled times of
 all relatives are averaged, so that the time of a network is the average of the
-relatives' times of it. Where whole networks were measured on the processor, they
-give a factor for each family of kernels, and what each kernel takes besides.
+relatives' times. If whole networks were measured on the processor, they give a
+factor for each family of kernels, and an additional time per kernel.
 """
 
 from collections.abc import Sequence
@@ -24,50 +24,50 @@ from predictors.models.roofline import KernelTime, RooflinePredictor, Times
 
 @dataclass(frozen=True)
 class Ratios:
-    """A processor against its relative: factors on the parts of the relative's times."""
+    """Factors on the parts of a relative's times, for a processor."""
 
-    compute: float  # The relative's peak over the processor's, threads that wait for each other considered.
+    compute: float  # The relative's peak over the processor's, including the scaling over threads.
     memory: float  # The relative's bandwidth over the processor's.
 
     @classmethod
     def between(cls, relative: Processor, processor: Processor, precision: str) -> "Ratios":
-        """From what the two profiles specify."""
+        """Return the ratios of the specifications of two processors."""
         own_cores, other = relative.cores, processor.cores
         checked: Precision = processor.check_precision(precision)
         peaks = [cores.peak_gops[checked].value * cores.scaling.value for cores in (own_cores, other)]
         return cls(peaks[0] / peaks[1], own_cores.bandwidth_gbs.value / other.bandwidth_gbs.value)
 
     def of(self, times: Times) -> Times:
-        """Kernels' times, scaled."""
+        """Return the scaled times of kernels."""
         compute, memory = self.compute * times.compute_ms, self.memory * times.memory_ms
         work = times.compute_ms + times.memory_ms
-        # A roofline counts the longer part alone, so its time is scaled as its parts are on average.
+        # A roofline counts only the longer part, so its time is scaled by the average factor of its parts.
         factor = np.divide(compute + memory, work, out=np.ones_like(work), where=work != 0)
         return Times(times.launch_ms + (times.ms - times.launch_ms) * factor, times.launch_ms, compute, memory)
 
 
-#: Kinds of kernels whose times a calibration scales alike, in addition to `depthwise`; any remaining kind is `other`.
+#: Kinds of kernels that share one factor of a calibration; `depthwise` has its own, and all remaining kinds are `other`.
 _DENSE = ("conv", "conv1x1", "grouped", "linear", "matmul")
 
 
 Family = Literal["dense", "depthwise", "other", "gelu"]
 
-#: Families of kernels that a calibration has a factor for. TensorFlow Lite computes GELU outside of its fast kernels.
+#: Families of kernels with a factor in a calibration. TensorFlow Lite computes GELU outside its fast kernels.
 FAMILIES: tuple[Family, ...] = ("dense", "depthwise", "other", "gelu")
 
 
 def family_of(cost: KernelCost) -> Family:
-    """Return the family of kernels that a calibration has one factor for."""
+    """Return the family of a kernel, which has one factor in a calibration."""
     if cost.variant == "gelu":
         return "gelu"
     return "dense" if cost.kind in _DENSE else "depthwise" if cost.kind == "depthwise" else "other"
 
 
 class RelatedModel:
-    """Kernel times from relatives, or from the processor's own roofline, and by networks that were measured on it.
+    """Kernel times from relatives, or from the processor's own roofline, calibrated by networks measured on it.
 
     Args:
-        relatives: Model of each relative, and how the processor compares with it.
+        relatives: Model of each relative, with the ratios of the processor to it.
     """
 
     def __init__(self, prior: Prior, relatives: Sequence[tuple[FittedModel | RooflinePredictor, Ratios]]) -> None:
@@ -91,13 +91,13 @@ class RelatedModel:
         return cls(prior, relatives or [(RooflinePredictor(processor, prior.precision), Ratios(1.0, 1.0))])
 
     def inference_ms(self, elements: int = 0) -> float:
-        """Return the time of an inference in addition to its kernels, ms."""
+        """Return the time of an inference beyond its kernels, ms."""
         if self.prior.calibration is not None:
             return self.prior.calibration.per_inference_ms
         return self.prior.scale * sum(model.inference_ms(elements) for model, _ in self._relatives) / len(self._relatives)
 
     def interval(self) -> tuple[float, float]:
-        """Return the ends of the interval around a network's time, as factors on it."""
+        """Return the interval around a network's time, as factors on it."""
         return self.prior.interval.low, self.prior.interval.high
 
     def times(self, costs: Sequence[KernelCost]) -> list[KernelTime]:
@@ -123,13 +123,13 @@ class RelatedModel:
 
 @cache
 def _device(name: str) -> DeviceProfile:
-    """Return a profile that ships with the project, which takes a while to read."""
+    """Return a shipped profile; cached, because reading takes time."""
     return load_device(name)
 
 
 @cache
 def _relative(reference: Relative) -> tuple[Processor, FittedModel | None]:
-    """Return a relative and its model, if it has one: core sets, precisions and devices have relatives in common."""
+    """Return a relative and its model, if it has one; cached, because core sets, precisions and devices share relatives."""
     relative = _device(reference.device).processor(f"{reference.processor}[{reference.core_set}]")
     fit = relative.fits.get(reference.precision)
     return relative, None if fit is None else FittedModel(fit, relative)

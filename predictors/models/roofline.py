@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-#: Model that a time comes from: fitted to measurements on the device or on another one with the same chip, from other fits that whole
-#: networks measured on the device or on one with a similar chip calibrated, from fits of other chips, or analytic.
+#: Model that gives a time: a fit to measurements on the device or on another one with the same chip, other fits calibrated by whole
+#: networks measured on the device or on one with a similar chip, fits of other chips, or specifications.
 Origin = Literal["fit", "networks", "sibling", "similar", "relatives", "roofline"]
 
-#: Origins that rest on measurements of the device itself.
+#: Origins based on measurements of the device itself.
 MEASURED: tuple[Origin, ...] = ("fit", "networks")
 
 #: Origins in words.
@@ -31,23 +31,23 @@ ORIGINS: dict[Origin, str] = {
 
 
 class KernelTime(NamedTuple):
-    """Time of a kernel and its parts, ms."""
+    """Time of a kernel, with its parts, ms."""
 
-    ms: float  # The whole.
-    launch_ms: float  # Fixed cost of starting it.
+    ms: float  # Total time.
+    launch_ms: float  # Fixed cost of the launch.
     compute_ms: float  # Arithmetic.
-    memory_ms: float  # Moving activations and weights.
-    origin: Origin = "roofline"  # Which model it is from.
+    memory_ms: float  # Transfers of activations and weights.
+    origin: Origin = "roofline"  # Model that gives the time.
 
     @property
     def bound(self) -> str:
-        """Return the part that takes most of the time: ``launch``, ``compute`` or ``memory``."""
+        """The part that takes the most time: ``launch``, ``compute`` or ``memory``."""
         parts = {"launch": self.launch_ms, "compute": self.compute_ms, "memory": self.memory_ms}
         return max(parts, key=lambda name: parts[name])
 
 
 class Times(NamedTuple):
-    """Times of many kernels: of each an entry in every array, ms, as `KernelTime` has them."""
+    """Times of many kernels: the fields of `KernelTime` as arrays with one entry per kernel, ms."""
 
     ms: "Floats"
     launch_ms: "Floats"
@@ -56,7 +56,7 @@ class Times(NamedTuple):
 
     @classmethod
     def of(cls, times: Sequence[KernelTime]) -> "Times":
-        """From times one by one."""
+        """Return the times of single kernels as arrays."""
         import numpy as np
 
         return cls(*np.array([(time.ms, time.launch_ms, time.compute_ms, time.memory_ms) for time in times]).reshape(-1, 4).T)
@@ -75,18 +75,18 @@ class KernelModel(Protocol):
         ...
 
     def inference_ms(self, elements: int = 0) -> float:
-        """Return the time of an inference in addition to its kernels, ms; `elements` counts those of its inputs and outputs."""
+        """Return the time of an inference beyond its kernels, ms; `elements` is the number of elements of its inputs and outputs."""
         ...
 
     def interval(self) -> tuple[float, float]:
-        """Return the ends of the interval around a network's time, as factors on it."""
+        """Return the interval around a network's time, as factors on it."""
         ...
 
 
 #: Kinds whose time depends on multiply-accumulates.
 MULTIPLIES = ("conv1x1", "conv", "depthwise", "grouped", "linear", "matmul")
 
-#: Maximum share of products that an implementation saves: Winograd with 4 × 4 tiles computes a 3×3 window with a quarter of them.
+#: Maximum factor by which an implementation reduces products: Winograd with 4 × 4 tiles computes a 3×3 window with a quarter of them.
 _SAVES = {"winograd": 4}
 
 
@@ -94,7 +94,7 @@ class RooflinePredictor:
     """Kernel times on one processor at one precision.
 
     Args:
-        precision: One that the processor runs; None for its default.
+        precision: Precision that the processor supports; None for its default.
     """
 
     def __init__(self, processor: Processor, precision: str | None = None) -> None:
@@ -102,7 +102,7 @@ class RooflinePredictor:
         self.precision: Precision = processor.check_precision(precision)
         profile, cores = processor.profile, processor.cores
         self._item = ITEM_BYTES[self.precision]
-        # 10⁹ operations a second are 10⁶ a millisecond, and a multiply-accumulate is two.
+        # 10⁹ operations per second are 10⁶ per millisecond, and a multiply-accumulate is two operations.
         self._macs_per_ms = cores.peak_gops[self.precision].value * cores.scaling.value * 1e6 / 2
         self._scaling = cores.scaling.value
         # Products of two activations are as fast as those with weights, unless a profile states otherwise.
@@ -120,11 +120,11 @@ class RooflinePredictor:
         self._times: dict[KernelCost, KernelTime] = {}
 
     def inference_ms(self, elements: int = 0) -> float:
-        """Return 0 ms: the time of an inference in addition to its kernels is unknown."""
+        """Return 0 ms: the time of an inference beyond its kernels is unknown."""
         return 0.0
 
     def interval(self) -> tuple[float, float]:
-        """Return the ends of the interval around a network's time, as factors on it."""
+        """Return the interval around a network's time, as factors on it."""
         spread = 1 + self.processor.profile.uncertainty.value
         return 1 / spread, spread
 
@@ -133,7 +133,7 @@ class RooflinePredictor:
         return [self.time(cost) for cost in costs]
 
     def floor_ms(self, cost: KernelCost) -> float:
-        """Return the least time of a kernel: its products at the processor's peak, ms."""
+        """Return the minimum time of a kernel, its products at the processor's peak, ms."""
         products = cost.pixels * cost.out_channels * cost.groups * cost.in_channels * cost.taps
         if cost.kind not in MULTIPLIES:
             return 0.0
@@ -153,7 +153,7 @@ class RooflinePredictor:
 
     def _compute_ms(self, cost: KernelCost) -> float:
         if cost.in_channels == 1 and cost.out_channels == 1:
-            # With one channel a group, the slice runs over the groups.
+            # With one channel per group, the slice runs over the groups.
             cin, cout, groups = 1, 1, _round_up(cost.groups, self._width_slice)
         else:
             cin, cout, groups = (

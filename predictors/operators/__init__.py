@@ -7,5 +7,5 @@ __all__ = ["Kind", "kind_of", "kinds"]
 
 import_modules(__name__, __path__)
 
-#: The kind of a name; raises UnknownNameError, which names the closest, if there is none.
+#: Returns the kind with a name; raises UnknownNameError with the closest name for an unknown one.
 kind_of = kinds.get

@@ -1,8 +1,8 @@
-"""Attention: pixels of a row look at each other, head by head.
+"""Attention: the pixels of a row attend to each other, head by head.
 
-Heads are channels that follow each other, the same number for each head. Pixels
-that attend to each other are a row: an image of one row for attention over all tokens, a
-row for each window for attention within windows.
+Heads are consecutive channels, the same number for each head. Pixels that
+attend to each other are a row: an image of one row for attention over all tokens, one
+row per window for attention within windows.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from predictors.kinds import KernelWork, Kind, kinds
 from predictors.shapes import Attrs, Shape, integer, ints, number, rank4
 from predictors.slices import Channels, Slice
 
-#: Weights that are added to the scores, for all heads or for each: learned ones and others.
+#: Weights that are added to the scores, for all heads or for each: learned ones and masks.
 ADDED = ("bias", "mask")
 
 
@@ -42,7 +42,7 @@ def _macs(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> int:
 
 
 def _work(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> KernelWork:
-    """Return the two products of attention, each of the second one's size."""
+    """Return the work of the two products of attention, each with the size of the second."""
     query, key, value = ins
     heads = integer(attrs, "heads")
     reduced = max(1, key[3] * (query[1] + value[1]) // (2 * value[1]))
@@ -50,7 +50,7 @@ def _work(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> KernelWork:
 
 
 def _channels(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces:
-    """Return a unit is a head, of queries, keys and values alike."""
+    """Tie the channels of queries, keys and values with one unit per head, and return the channels of the values."""
     if any(len(pieces) != 1 for pieces in ins):
         return freeze_all(groups, view, ins)
     heads = integer(view.attrs, "heads")
@@ -60,14 +60,14 @@ def _channels(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Piec
 
 
 def _of_heads(attrs: Attrs, heads: int) -> Attrs:
-    """Return the same operator with another number of heads; an added tensor has a row for each head, or one for all."""
+    """Return the attributes for another number of heads; an added tensor has a row for each head, or one for all."""
     was = integer(attrs, "heads")
     added = {name: (heads, *ints(attrs, name)[1:]) for name in ADDED if name in attrs and ints(attrs, name)[0] == was > 1}
     return {**attrs, "heads": heads, **added}
 
 
 def _slices(view: OperatorView, requested: Channels) -> Slice:
-    """Return the whole heads."""
+    """Return the whole heads that contain the requested channels."""
     heads = integer(view.attrs, "heads")
     written = view.shape[1] // heads
     first, behind = requested.start // written, -(-requested.stop // written)

@@ -1,4 +1,4 @@
-"""Operators that keep every element's place: what computes nothing at inference, activations, sums, products and quotients."""
+"""Operators that keep every element's position: identities at inference, activations, sums, products and quotients."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -29,7 +29,7 @@ kinds.register("input")(Kind(lambda ins, attrs: ints(attrs, "shape"), channels=n
 for name in ("dropout", "stochastic_depth", "identity"):
     kinds.register(name)(_each(additive=Additive(), identity=True, traits=frozenset({UNLAUNCHED})))
 
-#: Activations without weights, and the ONNX node that writes them alone.
+#: Activations without weights, each with the ONNX node that computes only this activation.
 _ACTIVATIONS = {
     **{"silu": (), "clamp": (), "hard_swish": ("HardSwish",), "hard_sigmoid": ("HardSigmoid",), "sigmoid": ("Sigmoid",)},
     **{"tanh": ("Tanh",), "gelu": ("Gelu",), "elu": ("Elu",), "leaky_relu": ("LeakyRelu",), "mish": ("Mish",)},

@@ -62,7 +62,7 @@ def _flattened_channels(groups: Groups, view: OperatorView, ins: Sequence[Pieces
 
 
 def _sliced_channels(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces:
-    """Return the pieces between the bounds; a bound within a piece freezes it."""
+    """Return the pieces between the bounds; a bound within a piece freezes the input."""
     start, stop, position = integer(view.attrs, "start"), integer(view.attrs, "stop"), 0
     overlapping: list[Piece] = []
     for piece in ins[0]:
@@ -93,9 +93,9 @@ kinds.register("unflatten")(
 )
 
 
-# Operators on bands of rows: cutting one out, and putting several together again.
+# Operators on bands of rows: cutting a band out, and joining several bands.
 #
-# Exact row branches consist of them and of the operators of the network.
+# Exact row branches consist of these and of the network's operators.
 
 
 def _slice_rows(ins: Sequence[Shape], attrs: Attrs) -> Shape:
@@ -115,17 +115,17 @@ def _concat_rows(ins: Sequence[Shape], attrs: Attrs) -> Shape:
 
 
 def _sliced_rows(ins: Sequence[Shape], attrs: Attrs, rows: Rows) -> Band:
-    """Return the band of the band: cut out of the input, so that nothing is cut any more."""
+    """Return the band of a band, cut out of the input so that no further cut is needed."""
     start = integer(attrs, "start")
     return Band((Rows(start + rows.start, start + rows.stop),), {**attrs, "start": 0, "stop": len(rows)})
 
 
 kinds.register("slice_rows")(Kind(_slice_rows, channels=same_channels, rows=_sliced_rows, slices=same_slice, work=_COPY))
-# The input that a band is in decides the read: bands of joined bands are cut from the whole.
+# The read depends on the input that contains a band: bands of joined bands are cut from the whole.
 kinds.register("concat_rows")(Kind(_concat_rows, channels=same_channels, slices=same_slice, work=_COPY, min_inputs=2))
 
 
-# Operators that put the pixels of every channel elsewhere: windows, shifts, every other row and column; and tokens as pixels.
+# Operators that move the pixels of every channel: windows, shifts, every other row and column; and tokens as pixels.
 
 
 def _rearrange(ins: Sequence[Shape], attrs: Attrs) -> Shape:
@@ -164,10 +164,10 @@ def _channels_first(ins: Sequence[Shape], attrs: Attrs) -> Shape:
     return (n // rows, channels, rows, tokens)
 
 
-# Height and width are split into axes, these are put into an order and together again as height and width.
+# Height and width are split into axes, permuted and joined to height and width again.
 kinds.register("rearrange")(Kind(_rearrange, channels=same_channels, slices=same_slice, additive=Additive(), work=_COPY))
 # Rows that leave the image at one border enter at the other.
 kinds.register("roll")(Kind(_roll, channels=same_channels, slices=same_slice, additive=Additive(), work=_COPY))
 kinds.register("subsample")(Kind(_subsample, channels=same_channels, slices=same_slice, additive=Additive(), work=_COPY))
-# Tokens N×P×C, of which some in a row belong to one image. Their source is not known to have channels.
+# Tokens N×P×C, of which consecutive ones belong to one image. Their source is not known to have channels.
 kinds.register("channels_first")(Kind(_channels_first, work=_COPY))

@@ -27,7 +27,7 @@ def _grouped_shape(ins: Sequence[Shape], attrs: Attrs) -> Shape:
 
 
 def _grouped_channels(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces:
-    """Return one group has as many channels as there are; of several, each keeps its own."""
+    """Return the input's channels: free for one group; for several groups, each keeps its number of channels."""
     count = integer(view.attrs, "groups")
     if count > 1 and (len(ins[0]) != 1 or not groups.tie(ins[0], count)):
         return freeze_all(groups, view, ins)
@@ -40,7 +40,7 @@ def _grouped_scaled(attrs: Attrs, narrowed: Narrowed) -> Attrs:
 
 
 def _grouped_slices(view: OperatorView, requested: Channels) -> Slice:
-    """Return the whole groups."""
+    """Return the whole groups that contain the requested channels."""
     count = integer(view.attrs, "groups")
     if count == 1:
         return all_channels(view, requested)
@@ -61,7 +61,7 @@ kinds.register("batch_norm")(
         folds=True,
     )
 )
-# Every output channel of those below depends on all channels of its pixel.
+# Every output channel of the kinds below depends on all channels of its pixel.
 kinds.register("layer_norm")(Kind(weights=_affine, channels=same_channels, rows=same_rows))
 kinds.register("group_norm")(
     Kind(_grouped_shape, weights=_affine, channels=_grouped_channels, slices=_grouped_slices, scaled=_grouped_scaled)

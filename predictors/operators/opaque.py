@@ -1,8 +1,8 @@
-"""Operators that no family describes: their outputs and their work are stated.
+"""Operators that belong to no family: their outputs and their work are stated.
 
-Nothing scales them. One that a network was captured with also states the calls of
-torch that compute it (`CALLS`), so that it runs and is exported; one without them is
-for predictions.
+They cannot be scaled. An operator from a captured network also states the torch
+calls that compute it (`CALLS`), so that it runs and is exported; an operator without
+calls is for predictions only.
 """
 
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ from predictors.shapes import Attr, Attrs, Shape, integer, ints
 #: Kernel kinds whose time is that of products.
 PRODUCTS = frozenset({"conv1x1", "conv", "depthwise", "grouped", "linear", "matmul"})
 
-#: Attribute: the calls of torch that compute an operator, as `stretch.operators.opaque.calls` writes them.
+#: Attribute: the torch calls that compute an operator, in the form of `stretch.operators.opaque.calls`.
 CALLS = "calls"
-#: Attribute: how many numbers of those tensors nobody learned, such as states that a recurrent layer begins with; left out where there are none.
+#: Attribute: the number of elements of those tensors that are not learned, such as initial states of a recurrent layer; omitted if zero.
 FIXED = "fixed"
-#: Attributes ``constant_0``, ``constant_1``, …: shapes of the tensors that those calls read in addition to the operator's inputs.
+#: Attributes ``constant_0``, ``constant_1``, …: shapes of the tensors that the calls read in addition to the operator's inputs.
 CONSTANT = "constant_"
 
-#: No count of an operator is beyond this.
+#: Maximum of all counts of an operator.
 _MOST = 1 << 48
 
 
@@ -33,8 +33,8 @@ def attributes(shape: Shape, kernel: str, variant: str, work: Sequence[int], wei
     """Return the attributes of an opaque operator.
 
     Args:
-        work: Of `predictors.kinds.KernelWork`, without its kind: channels of a group in and out, groups, taps, pixels.
-        weights: Elements of its inputs that do not depend on the network's input.
+        work: Fields of `predictors.kinds.KernelWork` without the kind: channels of a group in and out, groups, taps, pixels.
+        weights: Elements of the inputs that do not depend on the network's input.
     """
     return {"shape": shape, "kernel": kernel, "variant": variant, **dict(zip(_COUNTS, work, strict=True)), "weights": weights}
 
@@ -47,7 +47,7 @@ def _count(attrs: Attrs, key: str, least: int = 1) -> int:
 
 
 def _opaque(ins: Sequence[Shape], attrs: Attrs) -> Shape:
-    """Return the stated shape, once everything else that is stated makes sense."""
+    """Return the stated shape after checking all other attributes."""
     kernel = attrs["kernel"]
     if kernel not in KERNEL_KINDS:
         raise ValueError(f"its `kernel` is {kernel!r}, which is none of {', '.join(KERNEL_KINDS)}")
@@ -83,7 +83,7 @@ def _work(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> KernelWork:
 
 
 def _view(ins: Sequence[Shape], attrs: Attrs) -> Shape:
-    """Return the stated shape: of as many elements as are read, or each of them several times."""
+    """Return the stated shape, which has as many elements as the input or a multiple of them."""
     shape = ints(attrs, "shape")
     if len(ins) == 1 and prod(shape) % prod(ins[0]):
         raise ValueError(f"{ins[0]} cannot be seen as {shape}")
@@ -91,5 +91,5 @@ def _view(ins: Sequence[Shape], attrs: Attrs) -> Shape:
 
 
 kinds.register("opaque")(Kind(_opaque, _macs, _weights, work=_work, weightless=False, stated=True))
-# The elements of its first input in another shape; of several inputs, that they are all results of the network.
+# The elements of the first input in another shape; with several inputs, they are all results of the network.
 kinds.register("view")(Kind(_view, traits=frozenset({UNLAUNCHED}), stated=True))

@@ -48,7 +48,7 @@ kinds.register("global_l2_norm")(_whole())
 kinds.register("channel_mean")(
     Kind(
         _one_channel,
-        # one channel, however many those are that it is a mean of
+        # one channel, however many channels it is the mean of
         channels=lambda groups, view, ins: ((groups.new(1, frozen=True), 1),),
         rows=same_rows,
         additive=Additive(),

@@ -31,7 +31,7 @@ def _work(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> KernelWork:
 
 
 def _channels(ties: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces:
-    """Return the dense: its own; depthwise: those it reads; grouped: units coarsened to whole convolution groups."""
+    """Return the output's channels: dense: new ones; depthwise: the input's; grouped: units coarsened to whole convolution groups."""
     groups, out = integer(view.attrs, "groups"), integer(view.attrs, "out_channels")
     if groups == 1:
         return new_channels(ties, view, ins)
