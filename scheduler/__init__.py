@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    # type checkers would take these for any name at all
+    # type checkers would otherwise accept any name
     __getattr__, __dir__ = lazy_names(
         __name__,
         {

@@ -1,4 +1,4 @@
-"""Results of a run, a check or the tuning of a bundle, as plain data: JSON and the terminal's table both read these structs, whose fields are the JSON's keys."""
+"""Results of runs, checks and tuning as plain data; both JSON and the terminal's table read these structs, whose fields are JSON keys."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -20,102 +20,102 @@ from scheduler.runtime.trace import Trace
 class ReplacedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The placement of a subgraph that its processor's delegate could not run."""
 
-    delegate: str  # Which ran it.
-    queue: str  # Queue that it shared with others.
-    reason: str  # Why there.
+    delegate: str  # Delegate that ran the subgraph.
+    queue: str  # Queue of the subgraph.
+    reason: str  # Reason for the placement.
 
 
 class PlacedProcessor(msgspec.Struct, frozen=True, kw_only=True):
-    """The placement on this machine of a processor of the device."""
+    """Placement of a processor of the device on this machine."""
 
-    delegate: str  # The delegate here, or the backend on the device.
-    cores: tuple[int, ...] = ()  # CPU cores here.
-    dispatch: Dispatch | None = None  # How its work is started here; None on a device.
+    delegate: str  # Delegate here, or the backend on the device.
+    cores: tuple[int, ...] = ()  # CPU cores on this machine.
+    dispatch: Dispatch | None = None  # How work is started here; None on a device.
     stand_in: bool = False  # Whether this machine lacks the processor.
-    reason: str  # Why there, in words.
+    reason: str  # Reason for the placement, in words.
 
     @classmethod
     def of(cls, place: Placement) -> "PlacedProcessor":
-        """Return where a placement on this machine is."""
+        """Return the answer for a placement on this machine."""
         return cls(delegate=place.delegate, cores=place.cores, dispatch=place.dispatch, stand_in=place.stand_in, reason=place.reason)
 
 
 class ProcessorAnswer(PlacedProcessor, frozen=True, kw_only=True):
-    """The placement of a processor of the device, and the time for which it was busy."""
+    """Placement of a processor of the device, with its busy time."""
 
-    queue: str  # Queue that it shared with others.
-    busy_ms: float  # Of one inference, median.
+    queue: str  # Queue of the processor's work.
+    busy_ms: float  # Median busy time per inference.
 
 
 class PlannedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A bundle's plan for its device."""
 
-    makespan_ms: float | None  # Predicted time of an inference, ms; None, like the other fields, where the bundle states none.
-    best_single_processor: str | None  # The fastest single processor for the original.
-    best_single_ms: float | None  # Its time, ms.
+    makespan_ms: float | None  # Predicted time of an inference, ms; None, like the other fields, if the bundle states none.
+    best_single_processor: str | None  # Fastest single processor for the original.
+    best_single_ms: float | None  # Time on that processor, ms.
     recommended: str  # The planner's recommendation.
 
 
 class BoardAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The board that a bundle ran on."""
 
-    host: str  # As it was named.
+    host: str  # Name given by the user.
     arch: str  # ``x86_64`` or ``aarch64``.
-    python: str  # Its version there.
-    glibc: str  # Its version there.
-    cores: int  # Number of cores that programs may use there.
-    folder: str  # There, with all that was copied.
-    copied_bytes: dict[str, int]  # Parts that were copied there: ``packages``, ``nn_stretch``, ``bundle``.
+    python: str  # Version of Python on the board.
+    glibc: str  # Version of glibc on the board.
+    cores: int  # Number of cores that programs may use on the board.
+    folder: str  # Folder on the board with everything that was copied.
+    copied_bytes: dict[str, int]  # Bytes copied to the board: ``packages``, ``nn_stretch``, ``bundle``.
 
 
 class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A bundle, measured on this machine in turns with its controls."""
+    """Measurements of a bundle on this machine, in turns with its controls."""
 
-    bundle: Path  # Its folder.
-    model: str  # The network.
+    bundle: Path  # Folder of the bundle.
+    model: str  # Name of the network.
     device: str  # Device of the plan.
-    weights: WeightsInfo  # Where its weights came from.
+    weights: WeightsInfo  # Source of the weights.
     planned: PlannedAnswer  # Prediction and recommendation of the plan.
-    source: str = "measured"  # Where the times come from.
-    median_ms: float  # Of the bundle.
-    p90_ms: float  # Of the bundle.
-    runs: int  # Rounds that counted.
-    seconds: float  # How long they went on.
-    sequential: Timing | None  # The original on the processor, or as many cores, that served it best; None without controls.
+    source: str = "measured"  # Source of the times.
+    median_ms: float  # Median time of the bundle.
+    p90_ms: float  # 90th percentile of the bundle's times.
+    runs: int  # Number of counted rounds.
+    seconds: float  # Duration of the rounds.
+    sequential: Timing | None  # The original on one processor or on all cores, whichever was faster; None without controls.
     sequential_same_macs: Timing | None  # The original scaled to the bundle's multiply-accumulates; None without controls.
-    best_sequential: Timing | None  # The faster of these two; None without controls.
-    same_net_whole_graph: Timing  # The branched net as one graph.
-    same_net_whole_graph_ms: float  # Its median.
+    best_sequential: Timing | None  # The faster of the last two; None without controls.
+    same_net_whole_graph: Timing  # The branched network as one graph.
+    same_net_whole_graph_ms: float  # Median time of that network.
     ratio: float | None  # Time of `sequential` over the bundle's.
-    macs_ratio: float | None  # Multiply-accumulates over the original's; None where that has none.
+    macs_ratio: float | None  # Multiply-accumulates over the original's; None if the original has none.
     ideal_ms: float  # Time if branches overlapped perfectly and joins cost nothing, ms.
-    efficiency: float | None  # Ideal time over the bundle's time; None where processors share a core.
-    max_error: float | None  # Largest difference of the output, relative to its largest element; None where a delegate computes nothing.
-    check: CheckAnswer | None  # Comparison of the results with a reference; None where a delegate computes nothing.
-    moved: dict[str, str]  # Subgraphs that run on another processor than the design's, and on which.
-    replaced: dict[str, ReplacedAnswer]  # Subgraphs that their delegate could not run, and where they ran.
-    cores: tuple[int, ...]  # Cores that every measured network used.
-    processors: dict[str, ProcessorAnswer]  # Where each processor's work ran.
-    subgraphs_alone_ms: dict[str, float]  # Median of each subgraph with everything else idle.
-    others: tuple[Timing, ...]  # Baselines that another baseline of the same kind beat.
+    efficiency: float | None  # Ideal time over the bundle's time; None if processors share a core.
+    max_error: float | None  # Largest difference of the output, relative to its largest element; None if a delegate computes nothing.
+    check: CheckAnswer | None  # Comparison of the results with a reference; None if a delegate computes nothing.
+    moved: dict[str, str]  # Subgraphs on another processor than the design's, with that processor.
+    replaced: dict[str, ReplacedAnswer]  # Subgraphs that their delegate could not run, with their placement.
+    cores: tuple[int, ...]  # Cores used by all measured networks.
+    processors: dict[str, ProcessorAnswer]  # Placement of each processor's work.
+    subgraphs_alone_ms: dict[str, float]  # Median time of each subgraph while everything else is idle.
+    others: tuple[Timing, ...]  # Baselines that were slower than another baseline of the same kind.
     verdict: str  # The comparison in one sentence.
-    winner: str | None  # ``branched``, ``sequential``, or None where the times do not decide.
-    comparisons: tuple[ControlComparison, ...]  # The bundle against each control.
-    precisions: dict[str, tuple[str, ...]]  # Of the bundle's subgraphs (``branched``) and of the ``controls``.
+    winner: str | None  # ``branched`` or ``sequential``; None if it is too close to call.
+    comparisons: tuple[ControlComparison, ...]  # Comparison of the bundle with each control.
+    precisions: dict[str, tuple[str, ...]]  # Precisions of the bundle's subgraphs (``branched``) and of the ``controls``.
     equal_precision: bool  # Whether bundle and controls compute in the same precision.
     throughput: Throughput | None  # Throughput; None if not measured.
-    trace: Path | None = None  # File of the timeline, where one was asked for.
-    csv: Path | None = None  # File of the table, where one was asked for.
-    priority: str | None = None  # Priority that chose the processors; None: as the design says.
-    energy_mj: float | None  # Measured energy of one inference, with all else that the counter covers; None where it could not be measured.
+    trace: Path | None = None  # File of the timeline, if requested.
+    csv: Path | None = None  # File of the table, if requested.
+    priority: str | None = None  # Priority that chose the processors; None for the design's choice.
+    energy_mj: float | None  # Measured energy per inference of all consumers that the counter covers; None if not measured.
     energy_counter: str | None  # Counter that measured the energy; None without one.
-    energy_reason: str | None  # Reason why the energy was not measured; None where it was.
+    energy_reason: str | None  # Reason why the energy was not measured, or None.
     warnings: list[str] = []
     on: BoardAnswer | None = None  # The board that the bundle ran on; None for this machine.
 
 
 def read_run_answer(content: object) -> RunAnswer:
-    """Return the result of a run on a board, as in JSON."""
+    """Return the result of a run on a board, from its JSON."""
     try:
         return msgspec.convert(content, RunAnswer, dec_hook=lambda kind, value: kind(value))
     except (msgspec.ValidationError, TypeError) as error:
@@ -125,10 +125,10 @@ def read_run_answer(content: object) -> RunAnswer:
 def run_answer(
     session: Session, result: Benchmark, right: ReferenceComparison | None, rates: Throughput | None, energy: MeasuredEnergy
 ) -> RunAnswer:
-    """Summarise measurements and checks.
+    """Return the answer of a run from its measurements and checks.
 
     Args:
-        right: Of its results; None where a delegate computes nothing.
+        right: Comparison of the results with the reference; None if a delegate computes nothing.
     """
     manifest = session.bundle.manifest
     simulated = [place.processor for place in session.placements.values() if place.simulated]
@@ -203,13 +203,13 @@ def _processors(placements: Mapping[str, Placement], traces: Iterable[Trace]) ->
 
 
 class TuneAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A bundle's kernels before and after they were tuned."""
+    """A bundle's kernels before and after tuning."""
 
-    bundle: Path  # Its folder.
+    bundle: Path  # Folder of the bundle.
     device: str  # Device of the kernels, with its driver.
     mode: str  # Extent of the tuning.
-    source: str = "measured"  # Where the times come from.
-    before_ms: float  # Sum over the kernels.
-    after_ms: float  # Sum over the kernels.
-    kernels: list[TunedKernel]  # Each kernel.
+    source: str = "measured"  # Source of the times.
+    before_ms: float  # Sum over all kernels before tuning.
+    after_ms: float  # Sum over all kernels after tuning.
+    kernels: list[TunedKernel]  # All kernels.
     warnings: list[str]

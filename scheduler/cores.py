@@ -12,10 +12,10 @@ from predictors import system
 
 
 def available_cores() -> tuple[int, ...]:
-    """Return the cores this process may use, the first thread of each physical core before its siblings.
+    """Return the cores that this process may use, with the first thread of each physical core before its siblings.
 
     Two branches on two hardware threads of one core would share its units, so
-    siblings come last. Where the system does not report them, cores keep their numbers' order.
+    siblings come last. If the system does not report them, cores are in the order of their numbers.
     """
     allowed = system.affinity()
     if allowed is None:
@@ -38,10 +38,10 @@ def _physical_core(core: int) -> str:
 
 
 def little_core(known: Sequence[int] = (), folder: Path = Path("/sys/devices/system/cpu")) -> int | None:
-    """Return the core for a thread that only waits for another processor (paper 003, section 6.2).
+    """Return a core for a thread that only waits for another processor (paper 003, section 6.2), or None.
 
-    The least able core that this process may use, where the system reports that
-    cores differ; else the first of `known` on a machine with Arm cores.
+    It is the least capable core that this process may use, if the system reports
+    different capacities; else the first core in `known` on a machine with Arm cores.
 
     Args:
         known: Little cores of the device's profile.
@@ -58,14 +58,14 @@ def little_core(known: Sequence[int] = (), folder: Path = Path("/sys/devices/sys
 
 
 def pin_thread(cores: tuple[int, ...]) -> None:
-    """Bind the calling thread to `cores`; nothing where `cores` is empty or the system cannot pin."""
+    """Bind the calling thread to `cores`; do nothing if `cores` is empty or the system cannot pin threads."""
     if cores:
         system.set_affinity(cores)
 
 
 @contextmanager
 def pinned(cores: tuple[int, ...]) -> Iterator[None]:
-    """The calling thread bound to `cores`, given back its own set afterwards."""
+    """Pin the calling thread to `cores` during the block, and restore its own set of cores afterwards."""
     before = system.affinity()
     if not cores or before is None:
         yield
@@ -79,7 +79,7 @@ def pinned(cores: tuple[int, ...]) -> Iterator[None]:
 
 @cache
 def cpu_flags() -> frozenset[str]:
-    """Return the instructions of this machine's CPU, as Linux names them; none elsewhere."""
+    """Return the instruction sets of this machine's CPU, by Linux's names; empty on other systems."""
     with suppress(OSError):
         match = re.search(r"^(?:flags|Features)\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
         return frozenset(match[1].split()) if match else frozenset()

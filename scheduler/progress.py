@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-#: Called with a few words for the next step, or the last one.
+#: Called with a few words about the step that begins or has ended.
 Progress = Callable[[str], None]
 
 

@@ -15,28 +15,28 @@ from predictors import system
 
 Array = NDArray[Any]
 
-#: Each array of several begins at a multiple of this many bytes: a cache line.
+#: Alignment of each of several arrays in bytes: a cache line.
 _ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
 class _SharedPiece:
-    """Memory of this process that is a file at the same time."""
+    """Memory of this process that is also a file."""
 
     size: int
     file: int
-    path: str  # Path by which others open it.
-    is_named_file: bool  # Whether it has to be removed.
+    path: str  # Path for other processes.
+    is_named_file: bool  # Whether the file must be removed.
 
 
-#: All shared pieces by their first address.
+#: All shared pieces by their start address.
 _pieces: dict[int, _SharedPiece] = {}
 
 
 def shared_bytes(size: int) -> NDArray[np.uint8]:
-    """Return the allocate zeros that `describe` can share with other processes.
+    """Return zeros in memory that `describe` can share with other processes.
 
-    The memory lives as long as an array that is a view of it, or a process that has mapped it; the descriptor, as long as the array.
+    The memory lives as long as any array that views it, or any process that maps it; the descriptor lives as long as the array.
     """
     file, path, is_named = system.shared_file()
     try:
@@ -47,13 +47,13 @@ def shared_bytes(size: int) -> NDArray[np.uint8]:
         raise
     start = array.ctypes.data
     _pieces[start] = _SharedPiece(size, file, path, is_named)
-    # nothing is left behind, however this process ends
+    # the memory is released however this process ends
     weakref.finalize(array, _close_piece, start)
     return array
 
 
 def shared_like(arrays: Sequence[Array]) -> list[Array]:
-    """Return the arrays of the shapes and types of others, in one piece of shared memory."""
+    """Return new arrays with the shapes and types of `arrays`, in one piece of shared memory."""
     if not arrays:
         return []
     starts, end = [], 0
@@ -67,9 +67,9 @@ def shared_like(arrays: Sequence[Array]) -> list[Array]:
 
 
 def describe(array: Array) -> dict[str, Any] | None:
-    """Return the handle by which another process of this user opens an array; None if its memory is not shared."""
+    """Return a description with which another process of this user opens an array; None if its memory is not shared."""
     address = array.ctypes.data
-    # a copy made in one step: garbage that is collected on the way takes pieces out
+    # iterates over a copy, because a garbage collection may remove pieces during the loop
     for start, piece in _pieces.copy().items():
         if start <= address and address + array.nbytes <= start + piece.size:
             return {"file": piece.path, "offset": address - start, "shape": array.shape, "dtype": array.dtype.str}
@@ -77,7 +77,7 @@ def describe(array: Array) -> dict[str, Any] | None:
 
 
 def open_array(description: dict[str, Any]) -> Array:
-    """Open the array that another process described."""
+    """Return the array that another process described."""
     return np.memmap(
         description["file"], np.dtype(description["dtype"]), "r+", offset=description["offset"], shape=tuple(description["shape"])
     )
@@ -87,6 +87,6 @@ def _close_piece(start: int) -> None:
     piece = _pieces.pop(start)
     os.close(piece.file)
     if piece.is_named_file:
-        # Windows keeps a file that is still mapped
+        # Windows keeps files that are still mapped
         with suppress(OSError):
             os.unlink(piece.path)

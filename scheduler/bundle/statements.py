@@ -20,7 +20,7 @@ _EXPORT_CHECKS = {"tolerance", "max_error", "errors", "reference"}
 #: Key of `checks`: by tensor, the distance of torch's fp32 result from the one in float64, over the largest element.
 ROUNDING = "rounding"
 
-#: Maximum of these errors in a bundle: with a larger one, a wrong file could not be told from a rounded one.
+#: Maximum of these errors in a bundle: with a larger one, a wrong file could not be distinguished from a rounded one.
 MAX_ROUNDING = 0.01
 
 #: Maximum difference between a figure and its value computed from other figures.

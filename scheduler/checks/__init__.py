@@ -1,1 +1,1 @@
-"""Check a session's results."""
+"""Checks of a session's results."""

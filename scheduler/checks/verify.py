@@ -1,6 +1,6 @@
 """Verification of a bundle's files and results against its whole model, and of a session's results.
 
-A session is judged by every tensor against the whole model, and that against its result when the bundle was written.
+Every tensor of a session is compared with the whole model, and the whole model with its result when the bundle was written.
 """
 
 import hashlib
@@ -34,33 +34,33 @@ from scheduler.runtime.session import Session
 #: Key of a manifest's `checks`.
 KEY = "sample"
 
-#: Elements of the output that are kept, evenly spread over it.
+#: Maximum number of output elements in a sample, evenly spread over the output.
 MAX_VALUES = 64
 
 
 class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Elements of the first output for one input, or for inputs by name."""
+    """Elements of the first output for one input, or for several inputs by name."""
 
     seed: int  # Seed of the input (`scheduler.checks.verify.random_input`).
-    input_sha256: str  # Of its bytes: numpy may draw other numbers from a seed one day.
-    size: int  # Elements of the output.
-    values: tuple[float, ...]  # Distance between two kept elements.
+    input_sha256: str  # SHA-256 of the input's bytes, because a later numpy may draw other numbers from a seed.
+    size: int  # Number of elements of the output.
+    values: tuple[float, ...]  # Kept elements, evenly spread.
 
     @classmethod
     def of(cls, x: Values, output: Array, seed: int) -> "Sample":
         """Return the sample of an output.
 
         Args:
-            x: The input that `seed` gives.
+            x: Input drawn from `seed`.
         """
         return cls(seed, digest(x), output.size, tuple(_spread(output)))
 
     def problem(self, x: Values, output: Array, tolerance: float = TOLERANCES["fp32"]) -> str | None:
-        """Return the defect of an output, as the end of a sentence; None if there is none, or `x` is not the input of the sample.
+        """Return the defect of an output, as the end of a sentence; None if it has none, or if `x` is not the sample's input.
 
         Args:
             x: The input of `output`.
-            tolerance: Largest difference allowed, relative to the largest kept element.
+            tolerance: Largest allowed difference, relative to the largest kept element.
         """
         if digest(x) != self.input_sha256:
             return None
@@ -76,7 +76,7 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_sample(checks: dict[str, Any]) -> Sample | None:
-    """Return the sample among a manifest's `checks`; None if the bundle was written without one."""
+    """Return the sample in a manifest's `checks`, or None if it has none."""
     if KEY not in checks:
         return None
     try:
@@ -86,7 +86,7 @@ def read_sample(checks: dict[str, Any]) -> Sample | None:
 
 
 def digest(x: Values) -> str:
-    """SHA-256 of an input, or of inputs by name, in the order of their names."""
+    """Return the SHA-256 of an input, or of several inputs in the order of their names."""
     arrays = [x[name] for name in sorted(x)] if isinstance(x, Mapping) else [x]
     return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest()
 
@@ -97,39 +97,39 @@ def _spread(output: Array) -> list[float]:
     return [float(value) for value in flat[indices]]
 
 
-#: Steps of a verification that report progress.
+#: Number of steps of a verification that report progress.
 STEPS = 3
 
-#: Largest difference allowed between subgraphs and whole model, relative to the largest output.
+#: Largest allowed difference between subgraphs and whole model, relative to the largest output.
 TOLERANCE = 1e-4
 
-#: Largest root mean square difference allowed, relative to that of the output,
-#: where subgraphs are rounded to int8 and the whole model is not. `stretch export`
-#: refuses half of it on its images; verification takes random numbers instead.
+#: Largest allowed root mean square difference, relative to that of the output,
+#: if subgraphs are rounded to int8 and the whole model is not. `stretch export`
+#: refuses half of it on its images; verification uses random numbers instead.
 ROUNDED = 0.3
 
 
 class Verification(msgspec.Struct, frozen=True):
-    """Whether a bundle is fit to run."""
+    """Result of a verification: whether a bundle is fit to run."""
 
-    bundle: Path  # Its folder.
-    ok: bool  # Whether nothing is wrong.
+    bundle: Path  # Folder of the bundle.
+    ok: bool  # Whether no problem was found.
     problems: tuple[str, ...]  # Problems, one sentence each.
-    max_error: float | None = None  # Of the subgraphs run together against the whole model; None if they were not run.
-    tolerance: float | None = TOLERANCE  # Largest `max_error` allowed; None where fp16 or int8 is judged by its distance instead.
-    signer: str | None = None  # Fingerprint of the trusted key that it is signed with; None if none was asked for, or something is wrong.
-    uncompared: str | None = None  # Missing reference of the results, with the reason; None where there is one.
+    max_error: float | None = None  # Largest error of the subgraphs run together, compared with the whole model; None if they were not run.
+    tolerance: float | None = TOLERANCE  # Largest allowed `max_error`; None if fp16 or int8 is judged by its distance instead.
+    signer: str | None = None  # Fingerprint of the trusted key that signed the bundle; None if none was requested or a problem was found.
+    uncompared: str | None = None  # Missing reference for the results, with the reason; None if there is a reference.
 
 
 def verify_bundle(path: Path, trust: Sequence[Path] = (), progress: Progress = silent) -> Verification:
-    """Check schema, files, hashes, graph and the manifest's statements about them, then run the bundle against its whole model.
+    """Check schema, files, hashes, graph and the manifest's statements, then compare the bundle with its whole model.
 
-    A TFLite file in it is checked too, and its signatures run where LiteRT is installed.
-    Nothing is run as long as anything else is wrong.
+    A TFLite file in the bundle is checked too, and its signatures run if LiteRT is installed.
+    The bundle is run only if all other checks pass.
 
     Args:
-        trust: Files with public keys, with one of which it has to be signed; empty: any author.
-        progress: Called with a few words for each of its `STEPS`.
+        trust: Files with public keys, one of which must have signed the bundle; empty: any author.
+        progress: Called with a few words for each of the `STEPS` steps.
     """
     keys = [public_key(key) for key in trust]
     progress("its files")
@@ -140,7 +140,7 @@ def verify_bundle(path: Path, trust: Sequence[Path] = (), progress: Progress = s
             raise
         return Verification(path, False, (error.message,))
     problems = tuple(bundle_problems(bundle, hashes=True))
-    # statements of the manifest in addition to its graph, once that is consistent
+    # the statements beyond the graph are checked once the graph is consistent
     problems = problems or tuple(f"{bundle.path / MANIFEST}: {problem}" for problem in statement_problems(bundle.manifest))
     if problems:
         return Verification(path, False, problems)
@@ -172,7 +172,7 @@ def verify_bundle(path: Path, trust: Sequence[Path] = (), progress: Progress = s
 
 
 def _compare(bundle: Bundle, x: Values, expected: Mapping[str, Array], subject: str, mapping: Mapping[str, str] | None) -> Verification:
-    """Run the bundle, placed as `mapping` says, against the outputs of its whole model; of several outputs, the worst counts."""
+    """Run the bundle with a mapping, and compare it with the outputs of its whole model; of several outputs, the worst counts."""
     manifest = bundle.manifest
     lower = sorted({entry.precision for entry in manifest.subgraphs} - {"fp32"})
     with Session(bundle, mapping) as session:
@@ -190,14 +190,14 @@ def _compare(bundle: Bundle, x: Values, expected: Mapping[str, Array], subject: 
 def _difference(
     network: str, actual: Array, expected: Array, subject: str, lower: Sequence[str], tolerance: float
 ) -> tuple[str | None, float | None]:
-    """Describe the difference of one output from that of the file `network`, and the largest difference; None if there is none."""
+    """Return a description of the difference of an output from that of the file `network`, or None, and the largest difference."""
     if actual.shape != expected.shape:
         return f"{subject} give {list(actual.shape)}, {network} gives {list(expected.shape)}", None
     for owner, output in ((subject, actual), (network, expected)):
         if not np.isfinite(output).all():
             return f"the output of {owner} contains NaN or infinity for a normal input", None
     error = max_error(actual, expected)
-    if not np.isfinite(error):  # of numbers so large that their difference is none
+    if not np.isfinite(error):  # the numbers are so large that their difference is not finite
         return f"{subject} differ from {network} by more than a number can say", None
     if not lower:
         problem = f"{subject} differ from {network} by {error:.1e} of its largest output, {tolerance:.0e} is allowed"
@@ -208,14 +208,14 @@ def _difference(
 
 
 def uncompared_note(own: SourceFile | None) -> str | None:
-    """Return the reason why results are not compared with the user's own file: random inputs are outside a rounded file's ranges."""
+    """Return the reason why results are not compared with the user's own file: random inputs exceed a quantised file's ranges."""
     return None if own is None or own.precision == "fp32" else f"not compared with {own.file}, which computes in {own.precision}"
 
 
 def source_file_problems(bundle: Bundle, x: Values) -> list[str]:
-    """Return where the network computes something else than the user's own file, one sentence each; none where the file is not there, or cannot be run here.
+    """Return the differences of the network from the user's own file, one sentence each; empty if the file is absent or cannot run here.
 
-    A file that computes in fp32 is compared with the whole model if its outputs are to be the same, else with the original as it was captured.
+    An fp32 file is compared with the whole model if the outputs should be the same, else with the captured original.
     """
     manifest, own = bundle.manifest, bundle.manifest.own
     if own is None or uncompared_note(own) or "original" not in manifest.controls:
@@ -243,7 +243,7 @@ def source_file_problems(bundle: Bundle, x: Values) -> list[str]:
 
 
 def random_input(bundle: Bundle, seed: int = 0) -> Any:
-    """Return the normally distributed numbers of the bundle's input shape and type: an array, or by name where there are several inputs."""
+    """Return normally distributed numbers with the bundle's input shape and type: an array, or several by name."""
     tensors = {tensor.name: tensor for tensor in bundle.manifest.tensors}
     rng = np.random.default_rng(seed)
     return unwrap_single(
@@ -266,12 +266,12 @@ class Reference:
         self._session = _session(file, proto.SerializeToString())
 
     def run(self, x: Values) -> dict[str, Array]:
-        """Return the value of each tensor of `names` for an input, or for inputs by name."""
+        """Return the value of each tensor in `names` for an input, or for several inputs by name."""
         return dict(zip(self.names, _run(self._session, x), strict=True))
 
 
 def run_file(file: Path, x: Values) -> dict[str, Array]:
-    """Compute the ONNX file of a subgraph on ONNX Runtime, with integers as the reals that they encode."""
+    """Run the ONNX file of a subgraph on ONNX Runtime, with integers replaced by the reals that they encode."""
     session = _session(file)
     return dict(zip([value.name for value in session.get_outputs()], _run(session, x), strict=True))
 
@@ -291,12 +291,12 @@ def _run(session: Any, x: Values) -> list[Array]:
     return arrays
 
 
-#: Factor on an export's error of a tensor in fp16 or int8 that other inputs may reach; an error of the tensor's size is a fault.
+#: Factor on an export's error of a tensor in fp16 or int8 that other inputs may reach; an error as large as the tensor is a fault.
 _ROUNDED_MARGIN, _FAULT = 2, 1.0
 
 
 def allowed_end_to_end(checks: Mapping[str, Any], tensor: str, precision: str) -> float:
-    """Return the largest `distance` that is no fault where the subgraphs before were rounded too, by what the export measured on its images."""
+    """Return the largest `distance` that is not a fault after other rounded subgraphs, from the errors that the export measured."""
     default = allowed_distance(checks, tensor, precision)
     exported = checks.get("precision")
     stated = exported.get(ROUNDING) if isinstance(exported, dict) and precision != "fp32" else None
@@ -304,19 +304,19 @@ def allowed_end_to_end(checks: Mapping[str, Any], tensor: str, precision: str) -
     return max(default, min(_ROUNDED_MARGIN * error, _FAULT)) if isinstance(error, float) else default
 
 
-#: From the most to the least precise.
+#: Precisions from the highest to the lowest.
 _PRECISIONS = tuple(TOLERANCES)
 
 
 class CheckAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Comparison of results with a reference."""
 
-    against: str  # File that they were compared with.
+    against: str  # File that the results were compared with.
     measure: str  # ``largest`` difference over the largest element, or ``rms`` over rms.
-    error: float  # Of the worst tensor, by that measure.
-    tolerance: float  # Largest error allowed.
-    tensors: int  # Tensors that were compared.
-    stored: bool  # Whether the whole model was itself compared with its result when the bundle was written.
+    error: float  # Error of the worst tensor, by that measure.
+    tolerance: float  # Largest allowed error.
+    tensors: int  # Number of compared tensors.
+    stored: bool  # Whether the whole model was also compared with its result when the bundle was written.
 
 
 @dataclass(frozen=True)
@@ -325,11 +325,11 @@ class ReferenceComparison:
 
     check: CheckAnswer  # The comparison.
     max_error: float  # Largest difference of the output over its largest element.
-    expected: Values  # The output that was expected.
+    expected: Values  # Expected output.
 
 
 def compare_with_reference(session: Session, x: Values) -> ReferenceComparison:
-    """Run a session once and compare every tensor that crosses subgraphs, and the output."""
+    """Run a session once, and compare the output and every tensor between subgraphs."""
     manifest = session.bundle.manifest
     checks = manifest.checks
     tensors = session.tensors(x)
@@ -362,7 +362,7 @@ def compare_with_reference(session: Session, x: Values) -> ReferenceComparison:
 
 
 def check_output(session: Session, output: Values, expected: Values) -> None:
-    """Compare a later output with the one that was checked."""
+    """Compare a later output with the checked one, and raise StretchError if they differ."""
     manifest = session.bundle.manifest
     precision = max((sub.precision for sub in manifest.subgraphs), key=_PRECISIONS.index)
     names = manifest.results or manifest.outputs
@@ -378,7 +378,7 @@ _HINT = "run `stretch verify`, and try other delegates with --map"
 
 
 def _check_whole(session: Session, reference: Reference, x: Values, results: Mapping[str, Array]) -> bool:
-    """Compare the whole model with the bundle's sample."""
+    """Compare the whole model with the bundle's sample; return False if the bundle has none."""
     bundle = session.bundle
     network_file, outputs = bundle.manifest.whole, bundle.manifest.outputs
     if not all(np.isfinite(results[name]).all() for name in outputs):
@@ -398,7 +398,7 @@ def _check_whole(session: Session, reference: Reference, x: Values, results: Map
 def _fault_error(
     session: Session, sub: SubgraphEntry, tensor: str, tensors: Mapping[str, Array], difference: str, precision: str
 ) -> StretchError:
-    """Return an error that names the cause: the delegate, if the subgraph's own file computes something else, or the file."""
+    """Return an error that names the cause: the subgraph's file if that computes the same, else the delegate."""
     bundle = session.bundle
     place = session.subgraph_placements[sub.name]
     recomputed = run_file(bundle.file(sub.file), dict(zip(sub.inputs, rows_read_by(sub, tensors), strict=True)))[tensor]
@@ -417,7 +417,7 @@ def _fault_error(
 
 
 def _describe(error: float, precision: str, limit: float) -> str:
-    """Describe an error, as the middle of a sentence that ends with the reference."""
+    """Return a description of an error, as the middle of a sentence that ends with the reference."""
     limit_text = f"{limit:g} is allowed in {precision}"
     if not np.isfinite(error):
         return "holds NaN or infinity, unlike that of"

@@ -1,7 +1,7 @@
 """Memory planning: tensors that are never alive together share memory (paper 000, section 5).
 
-Every module of this folder is imported with the package, so that a file with a
-planner of its own is found as it is.
+Every module of this folder is imported with the package, so that a new file with a
+planner needs no registration elsewhere.
 """
 
 from predictors.registry import import_modules
@@ -13,10 +13,10 @@ import_modules(__name__, __path__)
 
 
 def plan_memory(lifetimes: Lifetimes, planner: str = "offset", alignment: int = 64) -> MemoryPlan:
-    """Return where tensors lie.
+    """Return the positions of tensors in memory.
 
     Args:
-        planner: Its name, such as ``naive``, ``greedy``, ``flow`` or ``offset``.
+        planner: Name of the planner, such as ``naive``, ``greedy``, ``flow`` or ``offset``.
         alignment: Offsets are multiples of this many bytes.
 
     Raises:

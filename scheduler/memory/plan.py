@@ -1,8 +1,8 @@
-"""Where each tensor lies: lifetimes as a partial order, and the planners of paper 000, section 5.
+"""Positions of tensors in memory: lifetimes as a partial order, and the planners of paper 000, section 5.
 
 Steps that may run at the same time have no order. Two tensors may share memory only if one of them is certainly dead
-before the other is first written, whatever runs when. In a chain of steps that is the familiar comparison of intervals;
-between branches that run side by side it never holds.
+before the other is first written, in every possible order of steps. In a chain of steps this is the usual comparison
+of intervals; it is never true between parallel branches.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,10 +17,10 @@ from predictors.registry import Registry
 
 @dataclass(frozen=True)
 class Lifetime:
-    """One tensor."""
+    """One tensor, with the steps that use it."""
 
     name: str  # Unique among the tensors planned together.
-    bytes: int  # Its size, above zero.
+    bytes: int  # Size, above zero.
     steps: tuple[int, ...]  # Numbers of the steps that write or read it, at least one.
 
 
@@ -28,13 +28,13 @@ class Lifetimes:
     """Tensors and the order of the steps that use them.
 
     Args:
-        tensors: In the order in which they are first written.
-        after: For each step, the steps that must have ended before it starts;
-            each is of a smaller number. None for steps that run one after the other.
+        tensors: Tensors in the order of their first write.
+        after: For each step, the steps that must have ended before it starts,
+            all with smaller numbers. None for steps in sequence.
 
     Raises:
-        ValueError: If a name is there twice, a size is not above zero, a tensor
-            is not used, or a step comes before one that it needs.
+        ValueError: If a name is used twice, a size is not above zero, a tensor
+            is not used, or a step precedes a step that it needs.
     """
 
     def __init__(self, tensors: Sequence[Lifetime], after: Sequence[Sequence[int]] | None = None) -> None:
@@ -54,7 +54,7 @@ class Lifetimes:
 
     @cached_property
     def before(self) -> NDArray[np.bool_]:
-        """Element (a, b): tensor a is dead before tensor b is first written, whatever runs when."""
+        """Element (a, b): tensor a is dead before tensor b is first written, in every possible order of steps."""
         earlier = self._earlier
         masks = [sum(1 << step for step in set(tensor.steps)) for tensor in self.tensors]
         order = np.zeros((len(masks), len(masks)), np.bool_)
@@ -74,7 +74,7 @@ class Lifetimes:
 
     @cached_property
     def _earlier(self) -> list[int]:
-        """For each step, the steps that have certainly ended before it starts, as bits."""
+        """For each step, the steps that have certainly ended before its start, as bits."""
         masks: list[int] = []
         for needed in self._after:
             bits = 0
@@ -86,19 +86,19 @@ class Lifetimes:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Where tensors lie."""
+    """Positions of tensors in memory."""
 
     arenas: Mapping[str, int]  # Number of the arena of each tensor.
-    offsets: Mapping[str, int]  # Its first byte there.
-    sizes: tuple[int, ...]  # Bytes of each arena. A shared object is an arena whose tensors all start at 0.
+    offsets: Mapping[str, int]  # First byte of each tensor in its arena.
+    sizes: tuple[int, ...]  # Size of each arena in bytes. A shared object is an arena whose tensors all start at 0.
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all arenas."""
+        """Size of all arenas in bytes."""
         return sum(self.sizes)
 
     def problem(self, lifetimes: Lifetimes) -> str | None:
-        """Return why this plan would damage a tensor, or None."""
+        """Return the reason why this plan would damage a tensor, or None."""
         overlap = lifetimes.overlap
         for i, tensor in enumerate(lifetimes.tensors):
             arena, start = self.arenas[tensor.name], self.offsets[tensor.name]
@@ -112,15 +112,15 @@ class MemoryPlan:
         return None
 
 
-#: Gives tensors their place; the number is the alignment of offsets in bytes.
+#: Returns the positions of tensors; the number is the alignment of offsets in bytes.
 Planner = Callable[[Lifetimes, int], MemoryPlan]
 
-#: A planner's file registers it: `planners.register("naive")(plan_naive)`.
+#: Each planner registers itself: `planners.register("naive")(plan_naive)`.
 planners: Registry[Planner] = Registry("memory planner")
 
 
 def shared_objects(lifetimes: Lifetimes, groups: list[list[int]]) -> MemoryPlan:
-    """Return a plan in which each group of tensors takes turns in memory of its own."""
+    """Return a plan in which each group of tensors shares one piece of memory, one tensor at a time."""
     tensors = lifetimes.tensors
     arenas = {tensors[i].name: number for number, group in enumerate(groups) for i in group}
     return MemoryPlan(arenas, dict.fromkeys(arenas, 0), tuple(max(tensors[i].bytes for i in group) for group in groups))
@@ -135,10 +135,10 @@ planners.register("naive")(plan_naive)
 
 
 def plan_greedy(lifetimes: Lifetimes, alignment: int = 1) -> MemoryPlan:
-    """Give each tensor, in order of execution, the free object whose size is closest to its own.
+    """Give each tensor, in order of execution, the free object whose size is closest to its own size.
 
-    An object is free if all tensors that had it are certainly dead; it grows if
-    it is too small, and a new one is made where none is free.
+    An object is free if all its previous tensors are certainly dead; it grows if
+    it is too small, and a new one is created if none is free.
     """
     before, tensors = lifetimes.before, lifetimes.tensors
     groups: list[list[int]] = []
@@ -159,12 +159,12 @@ planners.register("greedy")(plan_greedy)
 
 
 def plan_flow(lifetimes: Lifetimes, alignment: int = 1) -> MemoryPlan:
-    """Let tensors take over objects so that the sum of the growth is least.
+    """Let tensors take over objects so that the sum of their growth is minimal.
 
-    Every capacity of the paper's network is 1, so its flow of least cost is an
-    assignment: each tensor y either has a new object, at the cost of its size,
-    or takes over that of one tensor x which is dead by then, at the cost
-    max(0, size_y − size_x). That is what SciPy solves.
+    Every capacity of the paper's network is 1, so its minimum-cost flow is an
+    assignment: each tensor y either gets a new object, at the cost of its size,
+    or takes over the object of a tensor x that is dead by then, at the cost
+    max(0, size_y − size_x). SciPy solves this assignment.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -173,7 +173,7 @@ def plan_flow(lifetimes: Lifetimes, alignment: int = 1) -> MemoryPlan:
         return shared_objects(lifetimes, [])
     sizes = np.array([tensor.bytes for tensor in lifetimes.tensors], float)
     never = float(sizes.sum()) * 2 + 1
-    # Rows: tensors that get an object. Columns: tensors that hand theirs on, then a new object for each.
+    # Rows: tensors that get an object. Columns: tensors that pass theirs on, then a new object for each tensor.
     handed = np.where(lifetimes.before.T, np.maximum(0.0, sizes[:, None] - sizes[None, :]), never)
     unshared = np.where(np.eye(count, dtype=np.bool_), sizes[:, None], never)
     takers, givers = linear_sum_assignment(np.concatenate([handed, unshared], axis=1))
@@ -191,10 +191,10 @@ planners.register("flow")(plan_flow)
 
 
 def plan_offset(lifetimes: Lifetimes, alignment: int = 1) -> MemoryPlan:
-    """Place tensors one after the other at the lowest offset that is free while they live; the best of several orders.
+    """Place tensors one after the other at the lowest offset that is free during their lifetime; return the best of several orders.
 
-    The largest first is nearly always best; the others are tried because they
-    cost little and win where small tensors live long.
+    The order by size is nearly always best; the other orders are tried because
+    they cost little and win if small tensors live long.
 
     Args:
         alignment: Offsets are multiples of this many bytes.

@@ -1,7 +1,7 @@
-"""Choice of this machine's cores and delegates in place of a device's processors, and of the processor that runs each subgraph.
+"""Choice of this machine's cores and delegates for a device's processors, and of the processor that runs each subgraph.
 
-Paper 003, section 6.2: the scheduler follows the processor that an operator carries as an attribute, unless that
-processor is not available or the user puts energy first.
+Paper 003, section 6.2: the scheduler follows the processor that an operator has as an attribute, unless that
+processor is not available or the user prefers low energy.
 """
 
 import os
@@ -23,13 +23,13 @@ from scheduler.placement.place import Dispatch, Placement
 
 
 def drivers(kind: str) -> list[tuple[str, type[Delegate]]]:
-    """Name and class of the delegates that drive a kind of processor by themselves, those of other packages included, sorted by name."""
+    """Return names and classes of the delegates that drive a kind of processor, including plug-ins, sorted by name."""
     _load_plugins_once()
     return [(name, delegates.get(name)) for name in delegates if kind in delegates.get(name).drives]
 
 
 def first_driver(available: Iterable[str]) -> str | None:
-    """Return the delegate that drives a processor: the first preferred one of those available, else the first.
+    """Return the delegate that drives a processor: the first preferred one of those available, else the first, or None.
 
     Names after a preferred one are not read, so `available` may be a generator.
     """
@@ -48,13 +48,13 @@ def _load_plugins_once() -> None:
 
 
 def is_integer_only(processor: str) -> bool:
-    """Return whether it has no floating point: every delegate that drives it runs int8 alone."""
+    """Return whether a processor has no floating point: every delegate that drives it runs only int8."""
     precisions_of_drivers = [set(delegate.precisions) for _, delegate in drivers(kind_of(processor))]
     return bool(precisions_of_drivers) and all(precisions == {"int8"} for precisions in precisions_of_drivers)
 
 
 def device_dispatch(processor: str) -> Dispatch:
-    """Return how a processor gets its work on its device (paper 003, section 6.2): a CPU on the calling thread, others as their delegate."""
+    """Return how a processor gets work on its device (paper 003, section 6.2): a CPU on the calling thread, others as their delegates do."""
     if is_host(processor):
         return "inline"
     return "async" if any(delegate.asynchronous for _, delegate in drivers(kind_of(processor))) else "blocking"
@@ -65,14 +65,14 @@ def host_of(manifest: Manifest) -> str:
     return manifest.joins[0].processor if manifest.joins else HOST
 
 
-#: Names the delegates that may drive a processor by themselves, separated by commas; all if not set.
+#: Names of the delegates that may drive a processor without a mapping, separated by commas; all if not set.
 DRIVERS_VARIABLE = "NN_STRETCH_DRIVERS"
 
 _TARGET = re.compile(r"(?P<delegate>[A-Za-z][A-Za-z_:]*?)(?P<cores>\d+(?:\+\d+)*)?")
 
 
 def parse_mapping(entries: Sequence[str]) -> dict[str, str]:
-    """Return the mapping written as ``gpu=cpu1`` or ``gpu=cpu1,dsp=cpu1``."""
+    """Return a mapping from its form on the command line, ``gpu=cpu1`` or ``gpu=cpu1,dsp=cpu1``."""
     mapping: dict[str, str] = {}
     for entry in (part.strip() for text in entries for part in text.split(",")):
         processor, equals, target = (part.strip() for part in entry.partition("="))
@@ -92,24 +92,23 @@ def place_processors(
     little_cores: Sequence[int] = (),
     planned: Mapping[str, str] | None = None,
 ) -> dict[str, Placement]:
-    """Return where each processor of a bundle runs on this machine.
+    """Return the placement of each processor of a bundle on this machine.
 
     By default the first CPU runs on the calling thread and gets as many cores as
-    its core set has, such as 4 of ``cpu[1large3med]``; a CPU without a named core
-    set gets all cores that no other processor needs, or one where cores replace
-    other processors. Every other processor keeps a core: for its replacement,
-    for a thread of its own, or for the thread that feeds it.
-    The last core is shared, one subgraph at a time, when cores run out. A
-    processor that a delegate drives is left to it where that can run and the
-    subgraphs are of the precision that it runs; the delegate of the plan goes
-    first.
+    its core set has, such as 4 for ``cpu[1large3med]``; a CPU without a named core
+    set gets all cores that no other processor needs, or one core if cores replace
+    other processors. Every other processor gets one core: for its replacement,
+    for its own thread, or for the thread that feeds it. If there are too few cores,
+    the last one is shared, one subgraph at a time. A processor with a delegate runs
+    on that delegate if the delegate is available and supports the precisions of the
+    subgraphs; the delegate of the plan has priority.
 
     Args:
         mapping: Target of some processors, such as ``{"gpu": "cpu1"}``: a
-            delegate's name, followed by cores as ``0`` or ``0+1`` or by nothing.
-        cores: Cores to use, those of this process if None.
-        precisions: Precisions of each processor's subgraphs; fp32 if not named.
-        planned: Delegates that the processors were measured with for the plan.
+            delegate's name, followed by cores as ``0`` or ``0+1``, or by nothing.
+        cores: Cores to use; those of this process if None.
+        precisions: Precisions of each processor's subgraphs; fp32 by default.
+        planned: Delegates that measured the processors for the plan.
     """
     cores = tuple(available_cores() if cores is None else cores)
     mapping = dict(mapping or {})
@@ -137,22 +136,22 @@ def place_processors(
 
 
 def target_placement(processor: str, target: str, queues: Mapping[str, Dispatch]) -> Placement:
-    """Return the placement that a target names, in addition to the existing ones."""
+    """Return the placement for a target, with the dispatch of an existing queue if it uses one."""
     place = _placement(processor, *_target(processor, target, available_cores()), f"mapped to {target}")
     return replace(place, dispatch=queues.get(place.queue, place.dispatch))
 
 
 class _CorePool:
-    """Unassigned cores, handed out one by one; the last one is shared when they run out.
+    """Unassigned cores, assigned one by one; the last one is shared when no more are left.
 
     Args:
-        named: Cores that a mapping names.
+        mapped: Cores that a mapping names.
     """
 
     def __init__(self, cores: Sequence[int], mapped: Collection[int], has_host: bool) -> None:
         self.free = [core for core in cores if core not in mapped]
         if not has_host and len(self.free) > 1:
-            self.free.pop(0)  # left to the calling thread
+            self.free.pop(0)  # reserved for the calling thread
         self._shared = self.free[0] if self.free else cores[-1]
 
     def take(self) -> int:
@@ -162,7 +161,7 @@ class _CorePool:
 
 
 def _host_placement(processor: str, core_pool: _CorePool, needed: int, standing_in: bool, driver: str | None, refusal: str) -> Placement:
-    """Place an unmapped CPU; `needed` cores remain for other processors, some of which may be replaced by a core."""
+    """Return the placement of an unmapped CPU; `needed` cores remain for other processors, some of which a core may replace."""
     free, available = len(core_pool.free), max(1, len(core_pool.free) - needed)
     count = sum(map(int, re.findall(r"\d+", processor.partition("[")[2]))) or (1 if standing_in else available)
     cores = tuple(core_pool.take() for _ in range(min(count, available)))
@@ -171,12 +170,12 @@ def _host_placement(processor: str, core_pool: _CorePool, needed: int, standing_
 
 
 def _computes_on_core(driver: str | None) -> bool:
-    """Return whether a processor with this driver, or none, computes on a CPU core."""
+    """Return whether a processor with this driver, or with none, computes on a CPU core."""
     return driver is None or get_delegate(driver).needs_core()
 
 
 def _default_placement(processor: str, core_pool: _CorePool, driver: str | None, refusal: str, little_cores: Sequence[int]) -> Placement:
-    """Place a processor that no mapping names."""
+    """Return the placement of an unmapped processor."""
     if driver and _computes_on_core(driver):
         if core_pool.free:
             reason = f"the {driver} delegate on a CPU core: this machine has no {processor} that the delegate supports"
@@ -199,7 +198,7 @@ def bundle_precisions(manifest: Manifest) -> dict[str, set[str]]:
 
 
 def _driver(processor: str, precisions: Collection[str], planned: str | None = None) -> tuple[str | None, str]:
-    """Return the delegate that drives a processor, that of the plan first, or None and the reason."""
+    """Return the delegate that drives a processor, the plan's first, or None with the reason."""
     reasons = ["" if is_host(processor) else f"no delegate here drives a {processor}"]
     if planned in delegates:
         reason = _refusal(processor, str(planned), get_delegate(str(planned)), precisions)
@@ -218,7 +217,7 @@ def _driver(processor: str, precisions: Collection[str], planned: str | None = N
 
 
 def _refusal(processor: str, name: str, delegate: type[Delegate], precisions: Collection[str]) -> str:
-    """Return the reason why a delegate does not drive a processor here; empty if it does."""
+    """Return the reason why a delegate does not drive a processor here, or an empty string."""
     if name not in os.environ.get(DRIVERS_VARIABLE, name).split(","):
         return f"no delegate here drives a {processor}: {DRIVERS_VARIABLE} leaves out `{name}`"
     unsupported = sorted(set(precisions) - set(delegate.precisions))
@@ -263,11 +262,11 @@ def _placement(processor: str, name: str, cores: tuple[int, ...], reason: str) -
 
 
 def _set_dispatch(placed: Mapping[str, Placement], host: str | None) -> dict[str, Placement]:
-    """Return the placements, with the queue that runs on the calling thread made inline."""
+    """Return the placements with inline dispatch for the queue of the calling thread."""
     if host is not None:
         inline = placed[host].queue
     else:
-        # Where all share one core, a second thread would only cost switches.
+        # If all processors share one core, a second thread would only cost switches.
         queues = {p.queue for p in placed.values()}
         inline = queues.pop() if len(queues) == 1 and len(placed) > 1 else ""
     return {name: replace(p, dispatch="inline") if p.queue == inline and p.dispatch == "blocking" else p for name, p in placed.items()}
@@ -276,11 +275,11 @@ def _set_dispatch(placed: Mapping[str, Placement], host: str | None) -> dict[str
 def mapping_of_used(
     mapping: Mapping[str, str], manifest: Manifest, used: Sequence[str], processors: Sequence[str] | None
 ) -> dict[str, str]:
-    """Return the mapping without processors that lost all their work to others.
+    """Return the mapping without processors that have no subgraphs left.
 
     Args:
-        manifest: The bundle's description, as it was designed.
-        processors: Those that may be used; None for all.
+        manifest: Manifest of the bundle, with the design's processors.
+        processors: Processors that may be used; None for all.
     """
     designed = {entry.processor for entry in manifest.subgraphs}
     idle = [name for name in mapping if name in designed and name not in used]
@@ -294,17 +293,17 @@ Priority = Literal["latency", "energy"]
 
 
 def choose_processors(manifest: Manifest, allowed: Sequence[str] | None = None, priority: Priority | None = None) -> Manifest:
-    """Return the manifest with each subgraph on the processor that is to run it.
+    """Return the manifest with each subgraph on the processor that should run it.
 
-    Without a priority the design stands as far as `allowed` goes. ``latency``
-    distributes the branches of each segment so that the busiest processor is
-    done first, and leaves portions, which wait for each other, where they were
-    planned; ``energy`` gives each subgraph the processor that takes least
-    energy for it. Both go by the predictions for the device that the bundle carries.
+    Without a priority the design is kept as far as `allowed` permits. ``latency``
+    assigns the branches of each segment so that the busiest processor finishes
+    earliest, and keeps the planned processors of portions, which wait for each other;
+    ``energy`` gives each subgraph the processor with the lowest energy for it.
+    Both use the bundle's predictions for the device.
 
     Args:
         allowed: Processors that may be used; None for all.
-        priority: Objective; None for the design.
+        priority: Objective; None to keep the design.
     """
     used = list(dict.fromkeys(entry.processor for entry in manifest.subgraphs))
     for name in allowed or ():
@@ -332,10 +331,10 @@ def _segment(entries: Sequence[SubgraphEntry], usable: Sequence[str], priority: 
         [unchanged[entry.name]] if priority is None and entry.name in unchanged else _capable_processors(entry, usable) for entry in entries
     ]
     if any(name not in entry.alternatives for entry, names in zip(entries, options, strict=True) for name in names):
-        # Without predicted times, take the first allowed processor in the user's order.
+        # Without predicted times, use the first allowed processor in the user's order.
         return {entry.name: unchanged.get(entry.name, usable[0]) for entry in entries}
     if _is_chained(entries):
-        # Too many portions depend on each other to try all assignments; each goes where it is cheapest, or stays.
+        # There are too many dependent portions to try all assignments; each gets its cheapest processor, or stays.
         return {
             entry.name: entry.processor
             if priority == "latency" and entry.processor in names
@@ -351,19 +350,19 @@ def _segment(entries: Sequence[SubgraphEntry], usable: Sequence[str], priority: 
 
 
 def _is_chained(entries: Sequence[SubgraphEntry]) -> bool:
-    """Return whether subgraphs of a segment read what others of it write."""
+    """Return whether subgraphs of a segment read tensors that others of the segment write."""
     outputs = {name for entry in entries for name in entry.outputs}
     return any(name in outputs for entry in entries for name in entry.inputs)
 
 
 def _capable_processors(entry: SubgraphEntry, usable: Sequence[str]) -> list[str]:
-    # A float subgraph is not moved to where there is no floating point.
+    # A float subgraph is not moved to a processor without floating point.
     capable = [name for name in usable if name == entry.processor or entry.precision == "int8" or not is_integer_only(name)]
     return capable or list(usable)
 
 
 def _cost(entries: Sequence[SubgraphEntry], names: Sequence[str], priority: Priority | None) -> tuple[float, float]:
-    """Return the sort key of an assignment: time of the busiest processor and energy, in the order of the priority."""
+    """Return the sort key of an assignment: busy time of the busiest processor and energy, in the order of the priority."""
     busy: dict[str, float] = {}
     energy = 0.0
     for entry, name in zip(entries, names, strict=True):

@@ -1,4 +1,4 @@
-"""Where work is done on this machine, as plain data that may change while a plan runs."""
+"""Placements of work on this machine, as plain data that may change while a plan runs."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -13,32 +13,32 @@ Dispatch = Literal["inline", "async", "blocking"]
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the work of one of the device's processors, or one subgraph of it, is done on this machine."""
+    """Placement on this machine of the work of one of the device's processors, or of one subgraph."""
 
     processor: str  # Name in the device profile, such as ``gpu``.
-    delegate: str  # Name of the delegate that runs it here.
-    cores: tuple[int, ...]  # CPU cores it uses; the thread that calls its delegate is pinned to the first. Empty for none.
-    queue: str  # Queue that runs one step at a time for all that share it, such as ``cpu1``.
-    #: ``inline``: on the calling thread; ``async``: enqueued, returns at once; ``blocking``: handed to a thread of its own.
+    delegate: str  # Name of the delegate that runs the work here.
+    cores: tuple[int, ...]  # CPU cores used; the thread that calls the delegate is pinned to the first. Empty for none.
+    queue: str  # Queue that runs one step at a time for all work placed on it, such as ``cpu1``.
+    #: ``inline``: on the calling thread; ``async``: enqueued, returns at once; ``blocking``: run by a separate thread.
     dispatch: Dispatch
-    stand_in: bool  # Whether this machine lacks the processor, so that another does its work.
-    reason: str  # Why it runs there, in words.
-    simulated: bool = False  # Whether it is simulated: its results count, its times do not.
-    waits_on: int | None = None  # Core of the thread that only waits for it; None for any, or where `cores` do the computing.
+    stand_in: bool  # Whether this machine lacks the processor, so that another one does its work.
+    reason: str  # Reason for the placement, in words.
+    simulated: bool = False  # Whether the processor is simulated: its results are valid, its times are not.
+    waits_on: int | None = None  # Core of the thread that only waits for the processor; None for any core, or if `cores` compute.
 
     @property
     def target(self) -> str:
-        """Where, as a mapping writes it."""
+        """Placement in the form of a mapping."""
         return self.delegate + "+".join(map(str, self.cores))
 
     @property
     def thread_cores(self) -> tuple[int, ...]:
-        """Core that the thread which calls the delegate is pinned to; empty for none."""
+        """Core to which the thread that calls the delegate is pinned; empty for none."""
         return self.cores[:1] or (() if self.waits_on is None else (self.waits_on,))
 
 
 def place_subgraphs(entries: Iterable[SubgraphEntry], placements: Mapping[str, Placement]) -> dict[str, Placement]:
-    """Return the placement of each subgraph: that of its processor."""
+    """Return the placement of each subgraph, which is its processor's."""
     by_subgraph: dict[str, Placement] = {}
     for entry in entries:
         if entry.processor not in placements:
@@ -49,7 +49,7 @@ def place_subgraphs(entries: Iterable[SubgraphEntry], placements: Mapping[str, P
 
 
 def queues_of(placements: Iterable[Placement]) -> dict[str, Dispatch]:
-    """Dispatch of each queue."""
+    """Return the dispatch of each queue."""
     queues: dict[str, Dispatch] = {}
     for place in placements:
         if queues.setdefault(place.queue, place.dispatch) != place.dispatch:
@@ -61,10 +61,10 @@ def queues_of(placements: Iterable[Placement]) -> dict[str, Dispatch]:
 
 
 def interchangeable(placements: Iterable[Placement], movable: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Return the queues that can do each other's work: all of it on the same movable delegate, on as many cores.
+    """Return the queues that can do each other's work: all their work is on one movable delegate and as many cores.
 
     Args:
-        movable: Delegates whose subgraphs may run on any thread, several of them at once.
+        movable: Delegates whose subgraphs may run on any thread, several at once.
     """
     kinds: dict[str, tuple[str, int] | None] = {}
     for place in placements:
@@ -79,9 +79,9 @@ def interchangeable(placements: Iterable[Placement], movable: Collection[str]) -
 
 
 def fallback_placement(place: Placement, delegate_name: str, reason: str, queues: Mapping[str, Dispatch]) -> Placement:
-    """Return the placement on CPU cores that replaces one whose delegate cannot run a subgraph.
+    """Return a placement on CPU cores that replaces one whose delegate cannot run a subgraph.
 
-    It takes the cores of the other, or the last of this process where that had none.
+    It uses the cores of the replaced placement, or this process's last core if that has none.
     """
     cores = place.cores or available_cores()[-1:]
     queue = f"cpu{'+'.join(map(str, cores))}"

@@ -68,7 +68,7 @@ class QueueThreads:
         self._threads[queue].start()
 
     def is_calling_thread(self, queue: str | None = None) -> bool:
-        """Return whether the caller is the thread of a queue; None stands for any queue."""
+        """Return whether the caller is the thread of a queue, or of any queue for None."""
         threads = self._threads.values() if queue is None else [self._threads.get(queue)]
         return threading.current_thread() in threads
 

@@ -1,4 +1,4 @@
-"""A queue before one session or several: back-pressure, deadlines, priorities, a fair share for each model."""
+"""A queue in front of one or several sessions: back-pressure, deadlines, priorities, and a fair share for each model."""
 
 import asyncio
 import threading
@@ -21,66 +21,66 @@ from scheduler.simulate.networks import Network, StepTime
 
 
 class OverloadedError(StretchError):
-    """As many requests wait as may, so this one was not taken; or rates that were asked for cannot be held."""
+    """The maximum number of requests wait, so this one was refused; or requested rates cannot be held."""
 
 
 class DeadlineError(StretchError):
-    """The deadline of a request passed before it was begun, so it was not."""
+    """The deadline of a request passed before the request was started."""
 
 
 @dataclass
 class ServiceRequest:
-    """An inference that is asked for."""
+    """A requested inference."""
 
-    model: str  # Of which model.
-    x: Any  # Its input, which the caller leaves as it is until the future is done.
-    priority: int  # Higher ones go first.
-    arrived_s: float  # When it came.
-    deadline_s: float = inf  # When it has to be done; infinite for never.
-    future: "Future[Any]" = field(default_factory=Future)  # Who waits for it.
+    model: str  # Name of the model.
+    x: Any  # Input, which the caller must not change until the future is done.
+    priority: int  # Priority; higher ones go first.
+    arrived_s: float  # Arrival time, s.
+    deadline_s: float = inf  # Deadline, s; infinite for none.
+    future: "Future[Any]" = field(default_factory=Future)  # Future with the result.
 
 
 class RequestQueue:
-    """Requests that wait, for several models.
+    """Waiting requests for several models.
 
-    The next one is of the highest priority, of these the one whose deadline is earliest, of these (those without a
-    deadline, usually) of the model that has been given least of the processors, of these the one that came first.
+    The order is by priority, then by earliest deadline, then (usually among those without a deadline) by the model with the
+    least processor time so far, then by arrival.
     """
 
     def __init__(self, models: Collection[str], bound: int) -> None:
         self._bound = bound
         self._requests: list[ServiceRequest] = []
-        #: Seconds that each model's inferences took so far.
+        #: Total seconds of each model's inferences so far.
         self._seconds = dict.fromkeys(models, 0.0)
 
     def __len__(self) -> int:
-        """Return how many wait."""
+        """Return the number of waiting requests."""
         return len(self._requests)
 
     @property
     def first_deadline(self) -> float | None:
-        """The earliest deadline of those that wait, s; None if none has one."""
+        """Earliest deadline of the waiting requests, s; None if none has one."""
         first = min((request.deadline_s for request in self._requests), default=inf)
         return None if first == inf else first
 
     def add(self, request: ServiceRequest) -> None:
-        """Take a request."""
+        """Add a request, and refuse it if the queue is full."""
         if len(self._requests) >= self._bound:
             raise OverloadedError(f"{self._bound} requests wait already", "ask again later, or for fewer a second")
         self._requests.append(request)
 
     def add_seconds(self, model: str, seconds: float) -> None:
-        """An inference of a model took so long."""
+        """Add the time of a finished inference of a model, s."""
         self._seconds[model] += seconds
 
     def take_expired(self, now_s: float) -> list[ServiceRequest]:
-        """Take away the requests whose deadline has passed."""
+        """Remove the requests whose deadline has passed, and return them."""
         expired = [request for request in self._requests if request.deadline_s <= now_s]
         self._requests = [request for request in self._requests if request.deadline_s > now_s]
         return expired
 
     def take_next(self, room: Mapping[str, bool]) -> ServiceRequest | None:
-        """Take away the next request of the models that have room; None if there is none."""
+        """Remove the next request of the models with room, and return it; None if there is none."""
         candidates = [
             (-request.priority, request.deadline_s, self._seconds[request.model], request.arrived_s, number)
             for number, request in enumerate(self._requests)
@@ -89,20 +89,20 @@ class RequestQueue:
         return self._requests.pop(min(candidates)[-1]) if candidates else None
 
     def take_all(self) -> list[ServiceRequest]:
-        """Take away all."""
+        """Remove all requests, and return them."""
         requests, self._requests = self._requests, []
         return requests
 
 
-#: Upper ends of the classes of latency, s: from a small network on a desktop to a large one on a phone.
+#: Upper bounds of the latency buckets, s: from a small network on a desktop to a large one on a phone.
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
-#: End of a request.
+#: Possible outcomes of a request.
 OUTCOMES = ("done", "late", "failed", "expired", "refused", "cancelled")
 
 
 class Counters:
-    """Metrics by model, from any thread.
+    """Metrics by model, safe to update from any thread.
 
     Raises:
         MissingBackendError: If prometheus-client is not installed.
@@ -127,19 +127,19 @@ class Counters:
                 self._requests.labels(model, outcome)
 
     def count(self, model: str, outcome: str, seconds: float | None = None) -> None:
-        """A request has come to its end."""
+        """Count the outcome of a request, with its latency if it was computed."""
         self._requests.labels(model, outcome).inc()
         if seconds is not None:
             self._latency.labels(model).observe(seconds)
 
     def outcomes(self, model: str) -> dict[str, int]:
-        """Return how many requests of a model came to each end."""
+        """Return the number of requests of a model for each outcome."""
         value = self.registry.get_sample_value
         return {name: int(value("nn_stretch_requests_total", {"model": model, "outcome": name}) or 0) for name in OUTCOMES}
 
 
 def measure_network(name: str, session: Session, quiet: int = 5) -> Network:
-    """Return a session's plan, with what its steps took in inferences one at a time; nothing else should run then."""
+    """Return a session's plan with the times of its steps, measured one inference at a time while nothing else runs."""
     x = zeros(session.bundle.manifest)
     traces: list[Trace] = []
     for _ in range(quiet + 1):
@@ -148,7 +148,7 @@ def measure_network(name: str, session: Session, quiet: int = 5) -> Network:
     plan, places = session.plan, session.subgraph_placements
     times = {}
     for step in plan.order:
-        # what a step took of its queue; conversions at its border lie within it
+        # time of the step in its queue; conversions at its border are included
         ms = median(sum(span.ms for span in trace.spans if span.name == step) for trace in traces[1:])
         if step in places:
             times[step] = StepTime(places[step].queue, (("subgraph", ms),))
@@ -157,16 +157,16 @@ def measure_network(name: str, session: Session, quiet: int = 5) -> Network:
     return Network(name, plan, places, times)
 
 
-#: Name of the model where a session is given without one.
+#: Name of the model for a single session without a name.
 ONLY_MODEL = "model"
 
 
 class Service:
     """Takes requests from any thread or event loop and hands them to sessions, the most urgent first.
 
-    Several models share the processors of this machine. Of a `Scheduler` they do so subgraph by subgraph: what has begun takes
-    turns on each processor. Sessions that are given one by one do not share processors fairly: a model gets its turn when it is the
-    most urgent, or has had least of the processors, and what has begun competes for them.
+    Several models share the processors of this machine. The sessions of a `Scheduler` share them fairly, subgraph by subgraph:
+    running inferences take turns on each processor. Separate sessions do not: a model starts an inference when it is the most
+    urgent or has had the least processor time, and running inferences compete for the processors.
 
     ::
 
@@ -174,8 +174,8 @@ class Service:
             y = service.submit(x, "a", deadline_ms=50).result()
 
     Args:
-        sessions: A scheduler, a session, or sessions by the name of their model; they stay open when the service ends.
-        waiting: Requests that may wait; the next one is refused with an `OverloadedError`.
+        sessions: A scheduler, a session, or sessions by model name; they stay open when the service ends.
+        waiting: Maximum number of waiting requests; further ones are refused with an `OverloadedError`.
 
     Raises:
         UsageError: If there is no session, or `waiting` is less than 1.
@@ -199,21 +199,21 @@ class Service:
         self._thread.start()
 
     def submit(self, x: Any, model: str | None = None, *, priority: int = 0, deadline_ms: float | None = None) -> Future[Any]:
-        """Ask for an inference.
+        """Request an inference.
 
         Args:
-            x: As for `Session.run`; it must stay as it is until the future is done.
-            model: Which one; may be left out where there is one.
+            x: As for `Session.run`; it must not change until the future is done.
+            model: Name of the model; optional with a single model.
             priority: From -100 to 100; the highest goes first.
-            deadline_ms: How long it may take from now on. A request whose time is over before it begins is not begun.
+            deadline_ms: Time that the request may take from now on. A request is not started after its deadline.
 
         Returns:
-            Its output, a `DeadlineError`, or the error that `Session.run` would raise. Until it begins it can be cancelled.
+            Future with the output, a `DeadlineError`, or the error that `Session.run` would raise. It can be cancelled before the start.
 
         Raises:
-            OverloadedError: If too many wait already.
+            OverloadedError: If too many requests are already waiting.
             UnknownNameError: If there is no such model.
-            UsageError: If the priority or the deadline makes no sense, or no model is named of several.
+            UsageError: If the priority or the deadline is invalid, or `model` is None with several models.
             StretchError: If the service is closed.
         """
         name = resolve_model(self._sessions, model)
@@ -231,31 +231,31 @@ class Service:
         return request.future
 
     async def infer(self, x: Any, model: str | None = None, *, priority: int = 0, deadline_ms: float | None = None) -> Any:
-        """Return `submit` for an event loop, which goes on meanwhile; cancelling the task cancels a request that has not begun."""
+        """Request an inference from an event loop and await its output; cancelling the task cancels a request that has not started."""
         return await asyncio.wrap_future(self.submit(x, model, priority=priority, deadline_ms=deadline_ms))
 
     def warm_up(self) -> None:
-        """Run each model once on zeros, so that no request meets what happens in a first run alone."""
+        """Run each model once on zeros, so that no request meets the delays of a first run."""
         for session in self._sessions.values():
             session(zeros(session.bundle.manifest))
 
     def admit(self, demands: Mapping[str, Demand], quiet: int = 5) -> Admission:
-        """Say beforehand whether rates can be held here.
+        """Check in advance whether rates can be held on this machine.
 
-        The times of inferences are measured, one at a time, so no request should arrive then. They give the work of
-        each processor, and a simulation of the requests says who would be late.
+        The times of inferences are measured one at a time, so no request should arrive during the check. They give the work of
+        each processor, and a simulation of the requests shows which would be late.
 
         Args:
-            demands: Requests a second and deadlines, by model; models that are not named are asked for nothing.
-            quiet: Inferences of each that are measured.
+            demands: Requests per second and deadlines, by model; other models get no requests.
+            quiet: Number of inferences to measure per model.
 
         Returns:
-            How busy processors would be, and by which factor all rates could be raised.
+            Utilisation of the processors, and the factor by which all rates could be raised.
 
         Raises:
             OverloadedError: If the rates cannot be held, with the reason.
             UnknownNameError: If there is no such model.
-            UsageError: If nothing is demanded, or several sessions are not those of one scheduler.
+            UsageError: If `demands` is empty, or several sessions do not belong to one scheduler.
             StretchError: If an inference fails.
         """
         sessions = {name: self._sessions[resolve_model(self._sessions, name)] for name in demands}
@@ -277,11 +277,11 @@ class Service:
         return admission
 
     def outcomes(self, model: str | None = None) -> dict[str, int]:
-        """Return how many requests of a model were done, done late, failed, expired, refused and cancelled."""
+        """Return the numbers of requests that were done, done late, failed, expired, refused and cancelled."""
         return self._counters.outcomes(resolve_model(self._sessions, model))
 
     def prometheus(self) -> str:
-        """Return the counters in Prometheus' text format, for whatever serves them under ``/metrics``."""
+        """Return the metrics in Prometheus' text format, to be served under ``/metrics``."""
         from prometheus_client import generate_latest
 
         with self._changed:
@@ -291,10 +291,10 @@ class Service:
             return generate_latest(self._counters.registry).decode()
 
     def close(self, *, drain: bool = True) -> None:
-        """Take no more requests, and return when none is left; may be called twice.
+        """Refuse new requests, and return when none is left; may be called twice.
 
         Args:
-            drain: Whether waiting requests are computed first; else they are cancelled. Running ones end first.
+            drain: Whether waiting requests are computed first; else they are cancelled. Running ones are always completed.
         """
         with self._changed:
             self._closed = True
@@ -311,18 +311,18 @@ class Service:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        """Close it; after an error without what waits."""
+        """Close the service; after an error, without computing waiting requests."""
         self.close(drain=kind is None)
 
     def _serve(self) -> None:
-        """The thread that hands requests on, until the service is closed and nothing is left."""
+        """Hand requests to sessions until the service is closed and no request is left; runs on the service's thread."""
         while True:
             with self._changed:
                 request = self._take()
                 while request is None:
                     if self._closed and not len(self._queue) and not any(self._running.values()):
                         return
-                    # until a request that waits is late
+                    # until a waiting request is late
                     first = self._queue.first_deadline
                     self._changed.wait(None if first is None else max(0.0, first - time.monotonic()))
                     request = self._take()
@@ -334,7 +334,7 @@ class Service:
             self._begin(request)
 
     def _take(self) -> ServiceRequest | None:
-        """Return the next request that can begin; the lock is held."""
+        """Return the next request that can start, or None; the lock must be held."""
         for late in self._queue.take_expired(time.monotonic()):
             if late.future.set_running_or_notify_cancel():
                 self._counters.count(late.model, "expired")
@@ -358,7 +358,7 @@ class Service:
         future.add_done_callback(lambda done: self._end(request, began, done, done.exception()))
 
     def _end(self, request: ServiceRequest, began: float, done: "Future[Any] | None", error: BaseException | None) -> None:
-        """An inference has ended; called by the thread that ended it."""
+        """Record the end of an inference, and set its future; called by the thread that ended it."""
         now = time.monotonic()
         with self._changed:
             self._running[request.model] -= 1

@@ -1,4 +1,4 @@
-"""Tuning: the choice of the fastest candidate despite noise, and tuned parameters on disk, in a file for each device and driver."""
+"""Tuning: the choice of the fastest candidate despite noise, and tuned parameters on disk, in one file per device and driver."""
 
 import hashlib
 import warnings
@@ -15,21 +15,21 @@ from predictors.files import cache_folder, write_whole
 
 T = TypeVar("T")
 
-#: Number of interleaved measurements of each candidate; the minimum counts.
+#: Number of interleaved measurements of each candidate, of which the minimum counts.
 REPEATS = 3
-#: Factor on the best time above which a candidate is not measured again.
+#: Multiple of the best time above which a candidate is not measured again.
 DROP_RATIO = 1.5
-#: Share of the default's time that a candidate must stay below, so that noise replaces no choice.
+#: Share of the default's time below which a candidate must be, so that noise does not replace the default.
 BETTER = 0.97
 
 
 @dataclass(frozen=True)
 class Quickest(Generic[T]):
-    """The quickest candidate."""
+    """The fastest candidate."""
 
-    best: T | None  # Which; None if the default is not beaten.
-    best_ms: float  # Its least time, or the default's.
-    default_ms: float  # The default's least time.
+    best: T | None  # Fastest candidate; None if none is faster than the default.
+    best_ms: float  # Its shortest time, or the default's.
+    default_ms: float  # Shortest time of the default.
 
 
 def quickest(
@@ -37,14 +37,14 @@ def quickest(
     measure: Callable[[T | None], float | None],
     out_of_time: Callable[[], bool] = lambda: False,
 ) -> Quickest[T]:
-    """Measure candidates against the default in turns and take the quickest; never one that is slower than the default.
+    """Measure candidates against the default in turns, and return the fastest; never one that is slower than the default.
 
-    Paper 002 times each candidate once and takes the first of the quickest. On
-    a machine that others share, two single times of one and the same candidate
-    differ by half; hence the turns, and the margin.
+    Paper 002 times each candidate once and takes the first of the fastest. On a
+    shared machine, two single times of one candidate can differ by half; this is
+    why candidates take turns and need a margin.
 
     Args:
-        measure: Milliseconds of a candidate, of the default if given None; None if the device refuses the candidate.
+        measure: Returns the ms of a candidate, or of the default for None; returns None if the device refuses the candidate.
     """
     trials = [partial(measure, candidate) for candidate in (None, *candidates)]
     times = race(trials, REPEATS, DROP_RATIO, out_of_time=out_of_time)
@@ -64,11 +64,11 @@ def race(
     trial_rounds: int = 1,
     out_of_time: Callable[[], bool] = lambda: False,
 ) -> dict[int, float]:
-    """Return the least time of each candidate, measured alternately, so that a disturbance affects them all.
+    """Return the shortest time of each candidate, measured in turns, so that a disturbance affects all of them.
 
     Args:
-        trials: Each gives its time in milliseconds, None if the device refuses it. The first is what the
-            others would replace: it is measured in every round; if it is refused, no candidate is measured.
+        trials: Each returns its time in ms, or None if the device refuses it. The first is the one that
+            the others would replace: it is measured in every round; if it is refused, no candidate is measured.
     """
     times: dict[int, float] = {}
     for turn in range(rounds):
@@ -103,15 +103,15 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     kind: Literal["schedule", "workgroup"]  # ``schedule``: template parameters, ``workgroup``: a local size.
     kernel: _Text  # Name of the kernel.
-    source: _Text  # Hash of the kernel's source, so that another version of it is tuned again.
-    shape: _Text  # Its shapes, in words.
-    parameters: Annotated[dict[_Text, _Number], msgspec.Meta(max_length=32)]  # Parameters for compiling or launching it.
-    ms: float  # Its time with them.
-    default_ms: float  # Its time without tuning.
+    source: _Text  # Hash of the kernel's source, so that a changed kernel is tuned again.
+    shape: _Text  # Shapes of the kernel, in words.
+    parameters: Annotated[dict[_Text, _Number], msgspec.Meta(max_length=32)]  # Parameters for compiling or launching the kernel.
+    ms: float  # Time of the kernel with the parameters.
+    default_ms: float  # Time of the kernel without tuning.
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """Return the key of the entry."""
+        """Key of the entry."""
         return self.kind, self.kernel, self.source, self.shape
 
 
@@ -123,24 +123,24 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Schema(msgspec.Struct):
-    """Fields that a file of any version has."""
+    """Fields of a file of any version."""
 
     schema: int
 
 
 def tuning_folder() -> Path:
-    """Return ``$XDG_CACHE_HOME/nn-stretch/tuning``, below ``~/.cache`` by default."""
+    """Return ``$XDG_CACHE_HOME/nn-stretch/tuning``, by default in ``~/.cache``."""
     return cache_folder("tuning")
 
 
 class TuningCache:
     """The tuned parameters of one device.
 
-    Unreadable files, and those of another device or driver, are ignored
-    with a warning: tuning again rewrites it.
+    Unreadable files, and files of another device or driver, are ignored
+    with a warning: tuning rewrites the file.
 
     Args:
-        folder: Where the files are; `tuning_folder` if None.
+        folder: Folder of the files; `tuning_folder` if None.
     """
 
     def __init__(self, device: str, driver: str, folder: Path | None = None) -> None:
@@ -155,10 +155,10 @@ class TuningCache:
         return [entry for entry in self._entries.values() if entry.kind == kind]
 
     def save(self, entries: Iterable[Entry]) -> None:
-        """Add entries, replacing those of the same key, and write the file whole or not at all.
+        """Add entries, replacing entries with the same key, and write the file in one step.
 
-        Entries that another process has written since stay. Where the folder
-        cannot be written, a warning is given and nothing is kept on disk.
+        Entries that another process has written since are kept. If the folder
+        cannot be written, a warning is issued and nothing is stored on disk.
         """
         new = {entry.key: entry for entry in entries}
         self._entries = {entry.key: entry for entry in self._read()} | self._entries | new
@@ -172,7 +172,7 @@ class TuningCache:
 
 
 def read_entries(path: Path, device: str, driver: str) -> list[Entry]:
-    """Return the entries of a file; none where it is missing, and none with a warning where it is damaged, too new or of another device or driver."""
+    """Return a file's entries; empty if it is missing, or, with a warning, if it is damaged or for another schema, device or driver."""
     try:
         if path.stat().st_size > MAX_BYTES:
             raise msgspec.ValidationError("it is too large")
@@ -192,20 +192,20 @@ def read_entries(path: Path, device: str, driver: str) -> list[Entry]:
 
 
 def write_entries(path: Path, device: str, driver: str, entries: Iterable[Entry]) -> None:
-    """Write a file of entries whole or not at all."""
+    """Write a file of entries in one step."""
     content = _File(SCHEMA, device, driver, sorted(entries, key=lambda entry: entry.key))
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, msgspec.json.format(msgspec.json.encode(content), indent=1), "tuning cache")
 
 
-#: Driver in shipped files, which are for every driver of the kind of device.
+#: Driver in shipped files, which apply to every driver of their kind of device.
 ANY_DRIVER = "any"
 
 FOLDER = Path(__file__).with_name("tables")
 
 
 def shipped_path(kind: str) -> Path:
-    """Return the file of a kind of device, whether there is one or not."""
+    """Return the path of the shipped file for a kind of device, whether or not it exists."""
     return FOLDER / f"{kind.replace(' ', '-')}.json"
 
 

@@ -1,1 +1,1 @@
-"""Boards: other machines on which a verb runs, reached through the user's own ``ssh``."""
+"""Boards: other machines on which a verb runs, reached with the user's ``ssh``."""

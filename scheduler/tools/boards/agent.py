@@ -1,13 +1,13 @@
-"""The program at the other end of a line: it is sent to the board and run there, with Python's standard library alone.
+"""The program on the board: it is sent there over the connection and runs with Python's standard library alone.
 
-It may meet any Python 3.7 or newer, so that an old one can be reported: no newer
-syntax here, and no import of ours. It reads requests on stdin, a line of JSON
-each, and answers each with a line of JSON on stdout; content follows in chunks,
-the length of each before it, an empty one and the SHA-256 at the end. Once
-stdin ends, so does everything that it started.
+It must start with any Python 3.7 or newer, so that an old one can be reported: it has no newer
+syntax, and imports no other module of this project. It reads requests on stdin, one line of JSON
+each, and answers each with one line of JSON on stdout; content follows in chunks, each preceded
+by its length, with an empty chunk and the SHA-256 at the end. When stdin ends, all
+programs that it started are ended.
 
-Whatever arrives is written below a name of its own and takes its place when it
-is whole. The next agent removes the files of a killed one.
+Received files are written under a temporary name and renamed when they are
+complete. The next agent removes the files of a killed one.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ import sys
 import tarfile
 from typing import IO, Any
 
-#: Begins the first line of an agent; a login may print other lines before it.
+#: Start of an agent's first line; a login may print other lines before it.
 MARK = "nn-stretch agent "
 
-#: Bytes of a chunk.
+#: Maximum size of a chunk, bytes.
 CHUNK = 1 << 18
 
-#: Seconds that a program gets to end after an interruption.
+#: Seconds in which a program may end after an interrupt.
 GRACE_S = 10.0
 
-#: Most bytes of a program's answer.
+#: Maximum size of a program's answer, bytes.
 MAX_ANSWER = 64 << 20
 
 
 class ConnectionClosedError(Exception):
-    """Nobody is at the other end any more."""
+    """The other end of the connection is gone."""
 
 
 class Agent:
@@ -55,7 +55,7 @@ class Agent:
         self.drafts = 0
 
     def serve(self) -> None:
-        """Answer requests until they end, then leave nothing unfinished."""
+        """Answer requests until they end, then remove unfinished files."""
         work = {name: getattr(self, "do_" + name) for name in ("open", "keeps", "put", "make", "run", "get", "scratch", "remove")}
         try:
             self.send({"facts": facts()}, MARK)
@@ -74,19 +74,19 @@ class Agent:
             self.clean(os.getpid())
 
     def send(self, answer: dict[str, Any], mark: str = "") -> None:
-        """Write one line."""
+        """Write one line of JSON, after an optional mark."""
         self.answers.write((mark + json.dumps(answer) + "\n").encode())
         self.answers.flush()
 
     def path(self, *names: str) -> str:
-        """Return a path below the folder of this agent, whose names lead nowhere else."""
+        """Return a path inside this agent's folder, and refuse names that lead elsewhere."""
         parts = [part for name in names for part in name.split("/")]
         if not self.root or any(part in ("", ".", "..") for part in parts):
             raise OSError(errno.EINVAL, "the name leads out of the folder", "/".join(names))
         return os.path.join(self.root, *parts)
 
     def unfinished(self, activity: str) -> str:
-        """Return a new path for what is not whole yet, with the number of this process in it."""
+        """Return a new path for an incomplete file or folder; it contains the number of this process."""
         self.drafts += 1
         return self.path("unfinished", f"{activity}-{os.getpid()}-{self.drafts}")
 
@@ -103,7 +103,7 @@ class Agent:
             os.rmdir(folder)
 
     def do_open(self, folder: str) -> dict[str, Any]:
-        """Choose the folder for all files, and make it."""
+        """Set the folder for all files, and create it."""
         cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
         root = os.path.abspath(os.path.expanduser(folder or os.path.join(cache, "nn-stretch", "board")))
         os.makedirs(root, mode=0o700, exist_ok=True)
@@ -114,7 +114,7 @@ class Agent:
         return {"root": root, "free": shutil.disk_usage(root).free}
 
     def do_keeps(self, name: str, files: dict[str, str]) -> dict[str, Any]:
-        """Return whether there is a folder of this name, and in it these files with these SHA-256 (None: whatever is in it)."""
+        """Return whether a folder exists and has files with these SHA-256; None for any content."""
         folder = self.path(name)
         try:
             is_complete = os.path.isdir(folder) and all(sha256(self.path(name, file)) == digest for file, digest in (files or {}).items())
@@ -123,9 +123,9 @@ class Agent:
         return {"kept": is_complete}
 
     def do_put(self, name: str, trial: list[str], replace: bool) -> dict[str, Any]:
-        """Unpack a tar archive that follows as the folder `name`, if ``python`` with the words of a trial runs on it.
+        """Unpack the tar archive that follows as folder `name`, if ``python`` with the words of `trial` succeeds on it.
 
-        One that is there meanwhile is the same, and stays, unless it is to be replaced.
+        A folder of this name that appeared meanwhile has the same content and stays, unless it should be replaced.
         """
         target, part = self.path(name), self.unfinished("put")
         content = Content(self.requests)
@@ -161,12 +161,12 @@ class Agent:
         return {}
 
     def do_make(self, name: str) -> dict[str, Any]:
-        """Make a folder, if it is not there."""
+        """Create a folder if it does not exist."""
         os.makedirs(self.path(name), mode=0o700, exist_ok=True)
         return {}
 
     def do_scratch(self) -> dict[str, Any]:
-        """Make a temporary folder that is removed when this agent ends; return its name below the root."""
+        """Create a temporary folder that is removed when this agent ends, and return its name below the root."""
         folder = self.unfinished("run")
         os.makedirs(folder, mode=0o700)
         return {"name": os.path.relpath(folder, self.root)}
@@ -177,7 +177,7 @@ class Agent:
         return {}
 
     def do_run(self, words: list[str], imports: list[str], folder: str) -> dict[str, Any]:
-        """Run ``python`` with these words in a folder; report its stderr line by line, then its answer and exit code."""
+        """Run ``python`` with these words in a folder; send its stderr line by line, and return its answer and exit code."""
         question_in, questions = os.pipe()
         answers, answer_out = os.pipe()
         try:
@@ -204,7 +204,7 @@ class Agent:
             os.close(answer_out)
 
     def follow(self, child: subprocess.Popen[bytes], question_in: int, answer_out: int) -> bytes:
-        """Return a child's stdout; pass its messages and questions to the other end, which is watched."""
+        """Return a child's stdout; pass its messages and questions to the other end, and stop if the other end is gone."""
         assert child.stdout is not None
         assert child.stderr is not None
         answer, buffered, questions = bytearray(), b"", b""
@@ -215,7 +215,7 @@ class Agent:
             while streams:
                 for key, _ in watched.select():
                     if key.fd == self.requests.fileno():
-                        # nothing is asked before the answer is there: the other end is gone
+                        # there are no requests before the answer, so the other end is gone
                         raise ConnectionClosedError
                     data = os.read(key.fd, CHUNK)
                     if not data:
@@ -239,7 +239,7 @@ class Agent:
         return bytes(answer)
 
     def pass_question(self, question: dict[str, Any], answer_out: int) -> None:
-        """Ask the other end for the content of a file, write it and say so."""
+        """Request the content of a file from the other end, write it, and inform the child."""
         self.send({"asks": question["question"]})
         line = self.requests.readline()
         if not line:
@@ -258,7 +258,7 @@ class Agent:
         os.write(answer_out, json.dumps({"problem": problem}).encode() + b"\n")
 
     def do_get(self, name: str, most: int) -> dict[str, Any]:
-        """Send a file up to a number of bytes."""
+        """Send a file of at most `most` bytes."""
         with open(self.path(name), "rb") as stream:
             size = os.fstat(stream.fileno()).st_size
             if size > most:
@@ -276,7 +276,7 @@ class Agent:
 
 
 class Content:
-    """Content that follows a request, read as a file; it can be read to its end whatever becomes of it."""
+    """Content that follows a request, readable like a file, and always readable to its end."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self.stream = stream
@@ -285,14 +285,14 @@ class Content:
         self.sent = b""
 
     def read(self, size: int) -> bytes:
-        """Return the next bytes, fewer than `size` at the end alone."""
+        """Return the next bytes, fewer than `size` only at the end."""
         while len(self.rest) < size and self.more():
             pass
         data, self.rest = self.rest[:size], self.rest[size:]
         return data
 
     def more(self) -> bool:
-        """Read another chunk."""
+        """Read the next chunk; return False at the end."""
         if self.sent:
             return False
         length = struct.unpack(">I", self.take(4))[0]
@@ -312,20 +312,20 @@ class Content:
         return data
 
     def finish(self) -> None:
-        """Read what is left, and forget it."""
+        """Read and discard the remaining content."""
         self.rest = b""
         while self.more():
             self.rest = b""
 
     def check(self) -> None:
-        """Read what is left; raise OSError unless all of it is what was sent."""
+        """Read the remaining content; raise OSError unless all data equal the sent data."""
         self.finish()
         if self.sent != self.digest.digest():
             raise OSError(errno.EIO, "the received data differ from the sent data")
 
 
 def unpack(content: Content, folder: str) -> None:
-    """Unpack the plain files of a tar archive; the archives sent here hold nothing else."""
+    """Unpack the plain files of a tar archive, and refuse all other members."""
     stream: Any = content
     with tarfile.open(fileobj=stream, mode="r|*") as archive:
         for member in archive:
@@ -345,12 +345,12 @@ def error_answer(error: OSError) -> dict[str, Any]:
 
 
 def child_environment(imports: list[str]) -> dict[str, str]:
-    """Return the environment of a program that imports from these folders."""
+    """Return the environment of a program that imports from the folders `imports`."""
     return dict(os.environ, PYTHONPATH=os.pathsep.join(imports), PYTHONNOUSERSITE="1", PYTHONUNBUFFERED="1", NN_STRETCH_ON_BOARD="1")
 
 
 def end(child: subprocess.Popen[bytes]) -> None:
-    """Interrupt a child and those that it started, and kill what does not end."""
+    """Interrupt a child and its own children, and kill those that do not end."""
     for number, grace in ((signal.SIGINT, GRACE_S), (signal.SIGKILL, None)):
         try:
             os.killpg(child.pid, number)
@@ -386,12 +386,12 @@ def facts() -> dict[str, Any]:
 
 
 def stop(number: int, frame: Any) -> None:
-    """End as if the other end was gone."""
+    """End as if the other end were gone."""
     raise ConnectionClosedError
 
 
 def main(python: str) -> None:
-    """Serve on stdin and stdout."""
+    """Serve requests on stdin and stdout."""
     for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     Agent(python, sys.stdin.buffer, sys.stdout.buffer).serve()

@@ -1,4 +1,4 @@
-"""A board that is ready for a verb: nn-stretch is on it, bundles are copied once, programs run there and their files come back."""
+"""A board on which a verb can run: nn-stretch is copied there, bundles are copied once, programs run there and their files come back."""
 
 import contextlib
 import functools
@@ -33,30 +33,30 @@ from scheduler.bundle.signature import SIGNATURE
 from scheduler.tools.boards.agent import CHUNK, MARK
 from scheduler.tools.boards.facts import SERIES, Facts, check_facts, check_host, read_facts
 
-# Files that go to a board: their names there and here, their size, and a name for the whole by its content.
+# Files for a board: their names there and here, their size, and a name for all of them by their content.
 
-#: Digits of a digest in a name.
+#: Number of digits of a digest in a name.
 DIGITS = 16
 
-#: Compression level: twice as fast as the default, and little larger.
+#: Compression level, twice as fast as the default with little larger results.
 _LEVEL = 4
 
 
 @dataclass(frozen=True)
 class BoardArchive:
-    """Files that become one folder on a board."""
+    """Files that become one folder on the board."""
 
-    name: str  # Of the folder there, with the digest of what decides its content at its end.
-    files: Mapping[str, Path]  # By name in that folder.
-    compress: bool = True  # Whether that makes them smaller.
+    name: str  # Name of the folder there, which ends with a digest of its content.
+    files: Mapping[str, Path]  # Files by name in that folder.
+    compress: bool = True  # Whether compression makes them smaller.
 
     @property
     def bytes(self) -> int:
-        """Of all files together."""
+        """Total size of the files in bytes."""
         return sum(path.stat().st_size for path in self.files.values())
 
     def write(self, stream: Any, step: Callable[[int], None] = lambda done: None) -> None:
-        """Write them as a tar archive, without owners and times (`step`: called with the bytes done after each file)."""
+        """Write the files as a tar archive, without owners and times (`step`: called with the bytes done after each file)."""
         done, context = 0, nullcontext(stream)
         packed: Any = gzip.GzipFile(fileobj=stream, mode="wb", compresslevel=_LEVEL, mtime=0) if self.compress else context
         with packed as target, tarfile.open(fileobj=target, mode="w|") as archive:
@@ -70,14 +70,14 @@ class BoardArchive:
 
 
 def files_below(folder: Path, skipped: Iterable[str] = ()) -> dict[str, Path]:
-    """Return the files of a folder by their name in it."""
+    """Return the files of a folder, by their relative name."""
     left_out = set(skipped)
     paths = (path for path in folder.rglob("*") if path.is_file() and left_out.isdisjoint(path.relative_to(folder).parts))
     return {path.relative_to(folder).as_posix(): path for path in paths}
 
 
 def digest_of(parts: Iterable[str]) -> str:
-    """Return some digits of the SHA-256 of several texts in their order."""
+    """Return the first `DIGITS` digits of the SHA-256 of several texts in order."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part.encode() + b"\0")
@@ -86,7 +86,7 @@ def digest_of(parts: Iterable[str]) -> str:
 
 DISTRIBUTION = "nn-stretch"
 
-#: Packages that a board gets: the base install.
+#: Packages of the base installation, which a board gets.
 PACKAGES = ("predictors", "scheduler", "stretch")
 
 _SKIPPED = ("__pycache__", ".mypy_cache")
@@ -101,29 +101,29 @@ def distribution() -> metadata.Distribution:
 
 
 def our_archive() -> BoardArchive:
-    """Return the packages and their metadata, as a folder that Python imports from; named by their content."""
+    """Return the packages and their metadata, as a folder that Python imports from, named by its content."""
     files: dict[str, Path] = {}
     for package in PACKAGES:
         folder = Path(str(resources.files(package)))
         files |= {f"{package}/{name}": path for name, path in files_below(folder, _SKIPPED).items()}
     distribution_package = distribution()
     for entry in distribution_package.files or ():
-        # of an editable install, records and links of this machine stay here
+        # records and links of an editable install belong to this machine only
         if entry.parent.name.endswith(".dist-info") and entry.name in ("METADATA", "entry_points.txt", "LICENSE"):
             files[entry.as_posix()] = Path(str(distribution_package.locate_file(entry)))
     content = (f"{name}:{hashlib.sha256(path.read_bytes()).hexdigest()}" for name, path in sorted(files.items()))
     return BoardArchive(f"nn-stretch/{digest_of(content)}", files)
 
 
-# Packages of others that nn-stretch needs on a board: fetched here, for the board's processor and Python, by pip or uv.
+# Third-party packages that nn-stretch needs on a board: pip or uv fetches them here, for the board's processor and Python.
 
-#: Extras of this package that a board needs to run bundles, and the extra that fits its profile.
+#: Extras of this package that a board may need to run bundles, and the extra to fit its profile.
 EXTRAS = ("opencl", "litert", "openvino", "ncnn", "qnn", "fit")
 
-#: The oldest glibc that wheels are named for by its version.
+#: Minor version of the oldest glibc in names of wheels.
 _OLDEST = 17
 
-#: The glibc versions that uv has names for.
+#: Minor versions of glibc in uv's platform names.
 _UV_GLIBC_MINORS = (17, 28, *range(31, 41))
 
 
@@ -144,7 +144,7 @@ def _holds(requirement: Requirement, facts: Facts, extras: Sequence[str]) -> boo
 
 
 def pins(stated: Sequence[Requirement], facts: Facts) -> list[str]:
-    """Return the versions that are installed here of what is needed there, and of what that needs in turn.
+    """Return the versions installed here of the required packages and of their dependencies.
 
     Packages that are not installed here are not pinned.
     """
@@ -165,10 +165,10 @@ def pins(stated: Sequence[Requirement], facts: Facts) -> list[str]:
 
 @contextmanager
 def package_archive(host: str, facts: Facts, stated: Sequence[Requirement], name: str, wheels: Path | None) -> Iterator[BoardArchive]:
-    """The packages as a folder that Python imports from, for as long as the block lasts."""
+    """Create the packages as a folder that Python imports from, and remove it after the block."""
     with tempfile.TemporaryDirectory(prefix="nn-stretch-") as folder:
         target, limits = Path(folder, "packages"), Path(folder, "pins.txt")
-        # a folder of wheels decides itself which versions there are
+        # a folder of wheels determines the versions itself
         limits.write_text("".join(f"{pin}\n" for pin in ([] if wheels else pins(stated, facts))))
         command = [*installer(facts), "--target", str(target), "--constraint", str(limits)]
         command += ["--no-index", "--find-links", str(wheels)] if wheels else []
@@ -187,7 +187,7 @@ def package_archive(host: str, facts: Facts, stated: Sequence[Requirement], name
 
 
 def package_name(stated: Sequence[Requirement], facts: Facts, wheels: Path | None) -> str:
-    """Return the name of the folder on the board that holds these packages, from all that decides which they are."""
+    """Return the name of the packages' folder on the board, from everything that determines them."""
     if wheels is None:
         chosen = pins(stated, facts)
     else:
@@ -199,7 +199,7 @@ def package_name(stated: Sequence[Requirement], facts: Facts, wheels: Path | Non
 
 
 def installer(facts: Facts) -> list[str]:
-    """Return the words that start pip, or uv where there is no pip, to fetch wheels alone, for such a board."""
+    """Return the command that starts pip, or uv if pip is missing, to fetch only wheels for such a board."""
     minor = int(facts.glibc.split(".")[1]) if facts.glibc.startswith("2.") else _OLDEST
     if importlib.util.find_spec("pip") is not None:
         tags = [f"manylinux_2_{n}_{facts.arch}" for n in range(minor, _OLDEST - 1, -1)] + [f"manylinux2014_{facts.arch}"]
@@ -218,13 +218,13 @@ def installer(facts: Facts) -> list[str]:
 
 
 def _packages_reason(log: str) -> str:
-    """Return the line in which pip or uv says what is missing."""
+    """Return the line in which pip or uv names the missing package."""
     wrong = [line for line in log.splitlines() if line.startswith("ERROR:")]
     return _last(wrong[-1] if wrong else log).removeprefix("ERROR: ") or "no message"
 
 
-#: Python there: of the same series as here, else any interpreter, so that it can be reported. Single quotes hold in every shell of a
-#: login, so nothing in them is a single quote, a backslash, an exclamation mark or a new line.
+#: Starts Python there: the same series as here, else any interpreter, so that it can be reported. Every login shell accepts single
+#: quotes, so they contain no single quote, backslash, exclamation mark or line break.
 BOOT = (
     "for name in {names}; do python=$(command -v $name) && "
     'exec "$python" -u -c "import sys; sys.version_info < (3, 7) and sys.exit({old}); sys.path[:] = filter(None, sys.path); '
@@ -232,21 +232,21 @@ BOOT = (
     "done; exit {missing}"
 )
 
-#: Exit codes of `BOOT` where there is no Python, and where it is older than the agent understands.
+#: Exit codes of `BOOT` if Python is missing, and if it is too old for the agent.
 NO_PYTHON, OLD_PYTHON = 97, 96
 
-#: Bytes that a login may print before the agent speaks.
+#: Maximum number of bytes that a login may print before the agent answers.
 _MAX_GREETING = 1 << 16
 
-#: Longest line of an agent: the answer of a verb is in it.
+#: Maximum length of an agent's line, which contains the answer of a verb.
 _MAX_LINE = 256 << 20
 
-#: Seconds in which the program ends once nothing is asked of it any more, and where it was interrupted.
+#: Seconds for the program to end after its last request, and after an interrupt.
 _END_S, _INTERRUPTED_S = 10.0, 0.2
 
 
 class LostError(Exception):
-    """The program ended before it had answered; `greeting` is what came instead of an agent, None if one had answered."""
+    """The program ended before its answer; `greeting` is the output in place of an agent's, None if an agent had answered."""
 
     def __init__(self, code: int, output: str, greeting: str | None) -> None:
         super().__init__(output)
@@ -254,7 +254,7 @@ class LostError(Exception):
 
 
 class RefusedError(Exception):
-    """The agent could not do its task; `name` is that of the error, such as ``ENOSPC``."""
+    """The agent could not carry out a request; `name` is the name of the error, such as ``ENOSPC``."""
 
     def __init__(self, reason: str, name: str, file: str) -> None:
         super().__init__(reason)
@@ -262,39 +262,39 @@ class RefusedError(Exception):
 
 
 def boot(names: Sequence[str]) -> str:
-    """Return a shell command as one argument of ssh."""
+    """Return the shell command that starts Python, as one argument of ssh."""
     return f"sh -c '{BOOT.format(names=' '.join(names), missing=NO_PYTHON, old=OLD_PYTHON)}'"
 
 
 class AgentConnection:
-    """An agent, asked one thing after the other; it ends, and all that it runs, when this is closed."""
+    """A connection to an agent, with one request at a time; closing it ends the agent and all its programs."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        # a file, because a connection that ssh shares may keep a pipe open for longer than ssh lives
-        self._told: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 closed with the line
-        # Ctrl-C is ours to hear: it would end ssh before the other end has heard of it
+        # a file, because a connection shared by ssh may keep a pipe open for longer than ssh runs
+        self._told: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 closed with the connection
+        # this process handles Ctrl-C: it would end ssh before the other end is informed
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._told, start_new_session=True)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._in, self._out = self._process.stdin, self._process.stdout
         self._ended: LostError | None = None
         try:
-            #: Facts of its machine, from the agent.
+            #: Facts about the agent's machine.
             self.facts: object = self._start()
         except BaseException:
             self.close(_INTERRUPTED_S)
             raise
 
     def __enter__(self) -> Self:
-        """Return the itself."""
+        """Return the connection itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close it; without waiting for long where it was interrupted."""
+        """Close the connection, without a long wait after an interrupt."""
         self.close(_END_S if kind is None or issubclass(kind, StretchError) else _INTERRUPTED_S)
 
     def close(self, grace_s: float = _END_S) -> None:
-        """Let the agent end; it goes on with that by itself where the program is killed."""
+        """Let the agent end; it also ends by itself if the program is killed."""
         with contextlib.suppress(OSError):
             self._in.close()
         try:
@@ -308,14 +308,14 @@ class AgentConnection:
     def ask(
         self, do: str, on_output: Callable[[str], None] | None = None, answer_question: Callable[[str], bytes] | None = None, **words: Any
     ) -> dict[str, Any]:
-        """Ask for something and wait for the answer."""
+        """Send a request, and return its answer."""
         self._write(json.dumps({"do": do, **words}).encode() + b"\n")
         while "asks" in (answer := self._answer(on_output)):
             self._give(str(answer["asks"]), answer_question)
         return answer
 
     def send(self, do: str, write: Callable[["ChunkWriter"], None], **words: Any) -> dict[str, Any]:
-        """Ask for something with content behind it."""
+        """Send a request followed by content, and return its answer."""
         self._write(json.dumps({"do": do, **words}).encode() + b"\n")
         content = ChunkWriter(self._write)
         write(content)
@@ -323,7 +323,7 @@ class AgentConnection:
         return self._answer()
 
     def receive(self, name: str, most: int) -> bytes:
-        """Return the content of a file."""
+        """Return the content of a file on the board."""
         self.ask("get", name=name, most=most)
         digest, content = hashlib.sha256(), bytearray()
         while length := struct.unpack(">I", self._take(4))[0]:
@@ -395,11 +395,11 @@ class AgentConnection:
             self._in.write(data)
             self._in.flush()
         except OSError as error:
-            # its last message is the reason
+            # the program's last message is the reason
             raise self._lost_error(None if greeting is None else self._out.read(_MAX_GREETING).decode(errors="replace")) from error
 
     def _lost_error(self, greeting: str | None = None) -> LostError:
-        # a writer on the other side has no reader any more
+        # a writer on the other side then has no reader
         self._out.close()
         with contextlib.suppress(OSError):
             self._in.close()
@@ -414,16 +414,16 @@ class AgentConnection:
 
 
 class ChunkWriter:
-    """Content on its way, as a file that is written to."""
+    """Content that is sent in chunks, with the interface of a writable file."""
 
     def __init__(self, write: Callable[[bytes], None]) -> None:
         self._put = write
         self._digest = hashlib.sha256()
-        #: Bytes so far.
+        #: Number of bytes sent so far.
         self.sent = 0
 
     def write(self, data: bytes) -> int:
-        """Send some more."""
+        """Send data, and return its length."""
         for start in range(0, len(data), CHUNK):
             chunk = data[start : start + CHUNK]
             self._put(struct.pack(">I", len(chunk)) + chunk)
@@ -436,16 +436,16 @@ class ChunkWriter:
         self._put(struct.pack(">I", 0) + self._digest.digest())
 
 
-# The user's own ``ssh``: how it is called, and what it means when it fails.
+# The user's ``ssh``: how it is called, and the meaning of its failures.
 #
-# Hosts, keys, users, ports and jumps are those of the user's configuration. It
-# is asked nothing on a terminal (`BatchMode`), so what would need an answer fails
-# with a sentence.
+# Hosts, keys, users, ports and jumps come from the user's configuration. ssh
+# asks nothing on a terminal (`BatchMode`), so a connection that needs an answer
+# fails with a sentence.
 
-#: Whatever the configuration says: no terminal, no command and no forwarding of its own, and errors are printed.
+#: Options that override the configuration: no terminal, no command and no forwarding, and errors are printed.
 _ALWAYS = ("BatchMode=yes", "RemoteCommand=none", "ClearAllForwardings=yes", "PermitLocalCommand=no", "LogLevel=ERROR")
 
-#: Where the configuration says nothing: a host that does not answer, or no longer, is given up.
+#: Options for settings that the configuration leaves out: the wait for a host that does not answer is limited.
 _DEFAULT_OPTIONS = {
     "connecttimeout none": ("ConnectTimeout=20",),
     "serveraliveinterval 0": ("ServerAliveInterval=15", "ServerAliveCountMax=4"),
@@ -458,7 +458,7 @@ class _Reason(NamedTuple):
     hint: str
 
 
-#: Messages of ssh and their meaning; the first that fits.
+#: Messages of ssh with their meaning; the first match counts.
 _REASONS = (
     _Reason("Could not resolve hostname", "there is no host {host}: its name is not known", "check the name, or add it to ~/.ssh/config"),
     _Reason("Connection refused", "{host} refuses connections", "is sshd running there, and on the port that the ssh configuration says?"),
@@ -486,7 +486,7 @@ _REASONS = (
 
 
 def connect(host: str, config: Path | None = None) -> AgentConnection:
-    """Return a line to an agent on a board."""
+    """Return a connection to an agent on a board."""
     if shutil.which("ssh") is None:
         raise MissingBackendError("there is no `ssh` here", "install OpenSSH's client, such as Debian's openssh-client")
     if config is not None and not config.is_file():
@@ -498,7 +498,7 @@ def connect(host: str, config: Path | None = None) -> AgentConnection:
 
 
 def ssh_words(host: str, config: Path | None) -> list[str]:
-    """Return the words that start ssh, up to the host."""
+    """Return the command that starts ssh, up to the host."""
     start = ["ssh", *(("-F", str(config)) if config is not None else ())]
     shown = subprocess.run(
         [*start, "-G", "--", host], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
@@ -513,7 +513,7 @@ def ssh_words(host: str, config: Path | None) -> list[str]:
 
 
 def explain_start(host: str, lost: LostError) -> StretchError:
-    """Return why no agent answered."""
+    """Return an error with the reason why no agent answered."""
     if lost.code == NO_PYTHON:
         return MissingBackendError(
             f"there is no Python on {host}", f"install Python {SERIES} there, and see that `ssh {host} python{SERIES} -V` finds it"
@@ -533,7 +533,7 @@ def explain_start(host: str, lost: LostError) -> StretchError:
 
 
 def explain_loss(host: str, activity: str, lost: LostError) -> StretchError:
-    """Return the error for an agent that fell silent during a step."""
+    """Return an error for an agent that was lost during a step."""
     return StretchError(
         f"the connection to {host} was lost while {activity}{f': {said}' if (said := _last(lost.stderr)) else ''}",
         "complete copies are kept there; repeat the command once the connection is back",
@@ -541,24 +541,24 @@ def explain_loss(host: str, activity: str, lost: LostError) -> StretchError:
 
 
 def _last(text: str) -> str:
-    """Return the last line that says something."""
+    """Return the last line that is not empty."""
     lines: Sequence[str] = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][:300] if lines else ""
 
 
-#: Free space that is left on a board, bytes.
+#: Free space to leave on a board, bytes.
 _MARGIN = 16 << 20
 
-#: Packed and unpacked files need so much together; a file system needs this for many small files.
+#: Ratio of the space for packed and unpacked files, and for many small files, to their size.
 _OVERHEAD = 1.1
 
-#: Imports that show whether what was copied runs there.
+#: Imports that show whether the copied packages work on the board.
 _TRIAL = ("-P", "-s", "-c", "import numpy, onnx, onnxruntime, msgspec, rich, typer")
 
-#: Starts the command line there; an empty `sys.path[0]` would be the folder that it runs in.
+#: Starts the command line there; an empty `sys.path[0]` would be the working directory.
 _START = ("-P", "-s", "-c", "from stretch.cli import app; app()")
 
-#: Errors of a command line by their exit code.
+#: Error classes of the command line, by exit code.
 _ERRORS = {kind.exit_code: kind for kind in (UsageError, UnknownNameError, InfeasibleError, MissingBackendError)}
 
 _MB = 10**6
@@ -568,24 +568,24 @@ class ProgressReporter(Protocol):
     """Receiver of progress reports."""
 
     def note(self, message: str) -> None:
-        """Hear a sentence."""
+        """Report a sentence."""
 
     def progress(self, activity: str, total: int | None = None) -> AbstractContextManager[Callable[..., None]]:
         """Begin a task with a number of steps; the returned function takes words, and `at` and `total` for the progress."""
 
 
 class BoardTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """Which board, and how it is to be set up."""
+    """A board and its setup."""
 
-    host: str  # As ``ssh`` takes it.
-    folder: str = ""  # There, for all that is copied; empty: ``nn-stretch/board`` in the user's cache.
-    wheels: Path | None = None  # Folder here with the board's packages; None: the index that pip uses here.
-    extras: tuple[str, ...] = ()  # Of ours, in addition to the base install.
-    config: Path | None = None  # File to take instead of the user's ssh configuration.
+    host: str  # Host in a form that ``ssh`` accepts.
+    folder: str = ""  # Folder on the board for all copied files; empty: ``nn-stretch/board`` in the user's cache.
+    wheels: Path | None = None  # Local folder with the board's packages; None: the index that pip uses here.
+    extras: tuple[str, ...] = ()  # Extras of nn-stretch, in addition to the base installation.
+    config: Path | None = None  # File to use instead of the user's ssh configuration.
 
 
 class Board:
-    """A board on the line; `open_board` makes one."""
+    """A connected board, created by `open_board`."""
 
     def __init__(self, target: BoardTarget, connection: AgentConnection, facts: Facts, progress: ProgressReporter) -> None:
         self.host = target.host
@@ -600,7 +600,7 @@ class Board:
 
     @property
     def answer(self) -> BoardAnswer:
-        """Where it is and what was copied, for JSON."""
+        """Facts about the board and the copied bytes, for JSON."""
         facts = self.facts
         return BoardAnswer(
             host=self.host,
@@ -631,7 +631,7 @@ class Board:
         self._imports = [name, archive.name]
 
     def copy_bundle(self, bundle: Bundle) -> str:
-        """Copy a bundle, if it is not there as it is here."""
+        """Copy a bundle unless the board already has it, and return its path on the board."""
         files = {name: bundle.file(name) for name in (MANIFEST, *bundle.manifest.files)}
         digests = {name: entry.sha256 for name, entry in bundle.manifest.files.items()}
         signature = bundle.file(SIGNATURE)
@@ -650,30 +650,30 @@ class Board:
         return f"{self._root}/{archive.name}"
 
     def copy_file(self, folder: str, content: Path) -> str:
-        """Copy a file below `folder`, a name that `scratch` gave; returns its path there."""
+        """Copy a file into a folder from `scratch`, and return its path on the board."""
         name = f"{folder}/{digest_of([str(content)])}"
         self._put(BoardArchive(name, {"file": content}), str(content))
         return f"{self._root}/{name}/file"
 
     def copy_folder(self, name: str, files: Mapping[str, Path]) -> None:
-        """Copy files as the folder `name`; of none, make it."""
+        """Copy files as the folder `name`; without files, create the folder."""
         if files:
             self._put(BoardArchive(name, files), name.rpartition("/")[2], replace=True)
         else:
             self._ask("make", name=name)
 
     def scratch(self) -> str:
-        """Make a temporary folder that is removed when the connection closes; return its name."""
+        """Create a temporary folder that is removed when the connection closes, and return its name."""
         return str(self._ask("scratch")["name"])
 
     def remove(self, name: str) -> None:
-        """Remove a folder there."""
+        """Remove a folder on the board."""
         self._ask("remove", name=name)
 
     def run(
         self, words: Sequence[str], folder: str, on_output: Callable[[str], None], answer_question: Callable[[str], bytes] | None = None
     ) -> dict[str, Any]:
-        """Run a verb there with ``--json``; it ends when the line does."""
+        """Run a verb on the board with ``--json``, and return its answer; it ends with the connection."""
         self._activity = f"`stretch {words[0]}` was running there"
         request = {"words": [*_START, *words, "--json"], "imports": self._imports, "folder": folder}
         with self._progress.progress(f"running on {self.host}"):
@@ -691,17 +691,17 @@ class Board:
         return answer
 
     def fetch(self, name: str, most: int) -> bytes:
-        """Return the content of a file there."""
+        """Return the content of a file on the board."""
         self._activity = f"{name.rpartition('/')[2]} was fetched"
         content: bytes = self._call(functools.partial(self._connection.receive, name, most))
         return content
 
     def keeps(self, name: str, files: Mapping[str, str] | None = None) -> bool:
-        """Return whether a folder of this name is there, and in it these files with these SHA-256."""
+        """Return whether the board has a folder of this name with files with these SHA-256."""
         return bool(self._ask("keeps", name=name, files=files)["kept"])
 
     def _put(self, archive: BoardArchive, words: str, trial: Sequence[str] = (), replace: bool = False) -> int:
-        """Copy an archive that `words` name; gives its size in bytes."""
+        """Copy an archive, which `words` describe, and return its size in bytes."""
         size = archive.bytes
         self._activity = f"{words} went there"
         if self._free < size * _OVERHEAD + _MARGIN:
@@ -739,7 +739,7 @@ class Board:
 
 @contextmanager
 def open_board(target: BoardTarget, progress: ProgressReporter) -> Iterator[Board]:
-    """A board with nn-stretch on it, for as long as the block lasts; whatever still runs there ends with it."""
+    """Connect to a board and install nn-stretch there; programs on the board end with the block."""
     host = check_host(target.host)
     with progress.progress(f"connecting to {host}"):
         connection = connect(host, target.config)
@@ -765,7 +765,7 @@ def _refused(host: str, refused: RefusedError, activity: str) -> StretchError:
 
 
 def explain_trial(host: str, code: int, message: str) -> StretchError:
-    """Return the reason why packages do not import there: usually a library of the system is missing."""
+    """Return an error with the reason why packages do not import on the board, usually a missing system library."""
     last = _last(message) or "no message"
     if ".so" in last and "cannot open shared object file" in last:
         library = last.partition(": cannot open")[0].split()[-1].removesuffix(":")

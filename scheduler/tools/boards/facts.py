@@ -1,4 +1,4 @@
-"""Facts of a board: its name for ssh, and whether its packages would run ours."""
+"""Facts about a board: its name for ssh, and whether it can run nn-stretch's packages."""
 
 import re
 import sys
@@ -7,42 +7,42 @@ import msgspec
 
 from predictors.errors import MissingBackendError, StretchError, UsageError
 
-#: Architectures with wheels of everything that is installed, by the names that kernels use.
+#: Architectures with wheels of all required packages, by the names that kernels use.
 ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 
-#: Series of Python here: compiled packages of the same versions exist for it.
+#: Series of Python here, with which the board needs the same versions of compiled packages.
 SERIES = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """A board's own description."""
+    """Facts that a board reports about itself."""
 
-    system: str  # Of the kernel, ``Linux``.
-    machine: str  # Architecture as its kernel calls it.
-    bits: int  # Of Python there, 32 or 64.
-    implementation: str  # Of Python, ``cpython``; with a `t` behind it where threads run without a lock.
-    python: str  # Its version.
-    glibc: str  # Version of the C library; empty where it is another one.
-    cores: int  # That a program may use.
+    system: str  # Name of the kernel, ``Linux``.
+    machine: str  # Architecture by the kernel's name.
+    bits: int  # Word size of Python there, 32 or 64.
+    implementation: str  # Implementation of Python, ``cpython``; with the suffix `t` if threads run without a global lock.
+    python: str  # Version of Python.
+    glibc: str  # Version of glibc; empty for another C library.
+    cores: int  # Number of cores that a program may use.
 
     @property
     def arch(self) -> str:
-        """``x86_64`` or ``aarch64``, else what the kernel says."""
+        """``x86_64`` or ``aarch64``, else the kernel's name."""
         return ARCHITECTURES.get(self.machine.lower(), self.machine)
 
     @property
     def series(self) -> str:
-        """``3.11`` of 3.11.2."""
+        """Series of Python, such as ``3.11`` for 3.11.2."""
         return ".".join(self.python.split(".")[:2])
 
     def __str__(self) -> str:
-        """In words."""
+        """Return the facts in words."""
         libc = f"glibc {self.glibc}" if self.glibc else "no glibc"
         return f"{self.arch}, Python {self.python}, {libc}, {self.cores} core{'s' if self.cores > 1 else ''}"
 
 
 def read_facts(host: str, answer: object) -> Facts:
-    """Return facts as an agent reported them."""
+    """Return the facts in an agent's report."""
     try:
         return msgspec.convert(answer, Facts)
     except msgspec.ValidationError as error:
@@ -50,7 +50,7 @@ def read_facts(host: str, answer: object) -> Facts:
 
 
 def check_facts(host: str, facts: Facts) -> None:
-    """Refuse a board on which our packages would not run, before anything is copied."""
+    """Refuse a board on which the packages would not run, before anything is copied."""
     if facts.system != "Linux":
         raise MissingBackendError(f"{host} runs {facts.system}; boards run Linux", "choose a board with Linux")
     if facts.implementation != "cpython":
@@ -71,12 +71,12 @@ def check_facts(host: str, facts: Facts) -> None:
         raise MissingBackendError(f"{host} has no glibc, which packages are compiled for", "choose a system with glibc, not Alpine")
 
 
-#: A user and a host, each without what a shell or a configuration's ``ProxyCommand`` would read as more than a name.
+#: A user and a host, without characters that a shell or a configuration's ``ProxyCommand`` would interpret.
 _HOST = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9._+-]*@)?\[?[A-Za-z0-9_:][A-Za-z0-9._:%-]*\]?")
 
 
 def check_host(text: str) -> str:
-    """Return the name of a host, with or without a user, as `user@host`."""
+    """Return a valid name of a host, with or without a user, as `user@host`."""
     if text.startswith("-"):
         raise UsageError(f"--on {text} begins with a dash, as an option of ssh does", "name the board as --on user@host")
     if not _HOST.fullmatch(text):

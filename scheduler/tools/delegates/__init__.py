@@ -1,1 +1,1 @@
-"""Delegates of single vendors, which the core finds by this folder."""
+"""Delegates of single vendors, which the core finds in this folder."""

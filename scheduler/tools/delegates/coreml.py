@@ -1,6 +1,6 @@
-"""The delegates `coreml`, `coreml:GPU` and `coreml:NPU`: Apple's Core ML, through the provider that ONNX Runtime has for it on macOS.
+"""The delegates `coreml`, `coreml:GPU` and `coreml:NPU`: Apple's Core ML, through ONNX Runtime's provider for macOS.
 
-Core ML chooses where each operator runs. Its choice is read from its compute plan, which the provider logs
+Core ML chooses the processor of each operator. Its choice is read from its compute plan, which the provider logs
 (macOS 14.4 and newer): https://onnxruntime.ai/docs/execution-providers/CoreML-ExecutionProvider.html.
 """
 
@@ -20,24 +20,24 @@ from scheduler.formats.onnx import open_onnx
 
 PROVIDER = "CoreMLExecutionProvider"
 
-#: A line of the compute plan, behind a time and a process: an operator of Core ML's program, its device and its share of the cost.
+#: A line of the compute plan after time and process: an operator of Core ML's program, its device and its share of the cost.
 _PLANNED = re.compile(r"Operation: (?P<op>[^,]+), Device Usage: <?(?P<device>\w+)[^,]*, Estimated Cost: (?P<cost>[-+.\deE]+)")
 _DEVICES = {"MLCPUComputeDevice": "the CPU", "MLGPUComputeDevice": "the GPU", "MLNeuralEngineComputeDevice": "the Neural Engine"}
 
 
 @delegates.register("coreml")
 class CoreMlDelegate(Delegate):
-    """Core ML on any processor, in the precision of the file; what its provider does not take runs elsewhere."""
+    """Core ML on any processor, in the precision of the file; subgraphs that the provider refuses run elsewhere."""
 
     summary = "Core ML on whichever processors of a Mac it prefers (never ran on one yet)"
     precisions: ClassVar[tuple[str, ...]] = ("fp32", "fp16")
     falls_back_on = "cpu"
-    #: Core ML's word for the processors that it may choose among.
+    #: Core ML's name for the processors that it may use.
     units: ClassVar[str] = "ALL"
 
     @classmethod
     def unavailable(cls) -> str | None:
-        """Return whether this is no Mac, or its ONNX Runtime lacks the provider."""
+        """Return the reason if this is no Mac, or its ONNX Runtime lacks the provider, else None."""
         if sys.platform != "darwin":
             return "Core ML is on macOS alone"
         if cls.units == "CPUAndNeuralEngine" and platform.machine() != "arm64":
@@ -48,20 +48,20 @@ class CoreMlDelegate(Delegate):
 
     @classmethod
     def preferred(cls) -> bool:
-        """Return the maker's own runtime goes first."""
+        """Return True: the vendor's own runtime is preferred."""
         return True
 
     @classmethod
     def options(cls, model: Path) -> dict[str, str]:
-        """Return the provider's options; compiled programs are kept by content, because its own cache uses the file's path."""
+        """Return the provider's options; compiled programs are cached by content, because the provider's own cache uses the file's path."""
         options = {
             "ModelFormat": "MLProgram",
             "MLComputeUnits": cls.units,
             "RequireStaticInputShapes": "1",
-            # sums in halves would be another model than the one that was checked
+            # sums in half precision would give another model than the verified one
             "AllowLowPrecisionAccumulationOnGPU": "0",
         }
-        external = open_onnx(model).external  # refuses a file that is no model
+        external = open_onnx(model).external  # refuses a file that is not a model
         digest = hashlib.sha256(model.read_bytes())
         for name in sorted(external):
             digest.update(model.with_name(name).read_bytes())
@@ -69,7 +69,7 @@ class CoreMlDelegate(Delegate):
         return options
 
     def compile(self, model: Path) -> SessionCompiled:
-        """Compile an ONNX file into a program of Core ML's."""
+        """Compile an ONNX file into a Core ML program."""
         return self._session(model, self.options(model))
 
     def _session(self, model: Path, options: dict[str, str]) -> SessionCompiled:
@@ -84,7 +84,7 @@ class CoreMlDelegate(Delegate):
         return SessionCompiled(session, *open_onnx(model).ends)
 
     def node_placements(self, model: Path) -> list[NodePlacement]:
-        """Return each operator as part of Core ML's program, then the program's own with the device that its plan prefers."""
+        """Return each operator as part of Core ML's program, then the program's operators with their preferred device."""
         options = {key: value for key, value in self.options(model).items() if key != "ModelCacheDirectory"}
         parts = [NodePlacement(name, op, "part of Core ML's program") for name, op in open_onnx(model).named_nodes]
         with tempfile.TemporaryFile("w+") as log:
@@ -95,7 +95,7 @@ class CoreMlDelegate(Delegate):
 
 @delegates.register("coreml:GPU")
 class CoreMlGpuDelegate(CoreMlDelegate):
-    """Core ML on the GPU of a Mac, and on its CPU where Core ML prefers that."""
+    """Core ML on the GPU of a Mac, and on its CPU where Core ML prefers it."""
 
     summary = "Core ML on the GPU of a Mac (never ran on one yet)"
     drives = ("gpu",)
@@ -104,7 +104,7 @@ class CoreMlGpuDelegate(CoreMlDelegate):
 
 @delegates.register("coreml:NPU")
 class CoreMlNpuDelegate(CoreMlDelegate):
-    """Core ML on the Neural Engine, which computes in halves, and on the CPU where Core ML prefers that."""
+    """Core ML on the Neural Engine, which computes in half precision, and on the CPU where Core ML prefers it."""
 
     summary = "Core ML on the Neural Engine of a Mac (never ran on one yet)"
     precisions = ("fp16",)
@@ -113,7 +113,7 @@ class CoreMlNpuDelegate(CoreMlDelegate):
 
 
 def planned(log: str) -> list[NodePlacement]:
-    """Return the operators of Core ML's program, as the provider logs its compute plan; constants have no device and are left out."""
+    """Return the operators of Core ML's program from the provider's log; constants have no device and are left out."""
     lines = list(_PLANNED.finditer(log))
     total = sum(float(line["cost"]) for line in lines) or 1.0
     return [

@@ -1,7 +1,7 @@
-"""The delegates `ncnn` (CPU cores) and `vulkan` (a GPU, by ncnn): subgraphs written as ncnn networks, in memory.
+"""The delegates `ncnn` (CPU cores) and `vulkan` (a GPU, with ncnn): subgraphs written as ncnn networks in memory.
 
-ncnn's tensors have no batch and at most four axes. So a subgraph is written for batch 1, every tensor has
-the axes of the ONNX file but the first; any other operator is an `UnableError`: another delegate runs it.
+ncnn's tensors have no batch and at most four axes. A subgraph is therefore written for batch 1, and every tensor has
+the axes of the ONNX file except for the first. Any other operator raises `UnableError`, and another delegate runs it.
 """
 
 import ctypes
@@ -34,25 +34,25 @@ INSTALL = install_line("ncnn")
 #: First line of ncnn's text format.
 _MAGIC = 7767517
 
-#: Ids of parameters that are lists are counted down from it.
+#: Ids of parameters that are lists count down from here.
 _LISTS = -23300
 
 #: Value of a parameter.
 _Value = int | float | Sequence[int] | Sequence[float]
 
-#: ncnn's numbers of two-operand operators, and of one-operand ones.
+#: ncnn's numbers of operators with two operands, and with one operand.
 _BINARY = {"Add": 0, "Sub": 1, "Mul": 2, "Div": 3, "Max": 4, "Min": 5, "Pow": 6}
 _UNARY = {"Abs": 0, "Neg": 1, "Floor": 2, "Ceil": 3, "Sqrt": 5, "Exp": 7, "Log": 8, "Sin": 9, "Cos": 10, "Reciprocal": 15}
 _REDUCTIONS = {"ReduceSum": 0, "ReduceMean": 3, "ReduceMax": 4, "ReduceMin": 5}
 
-#: Operators that only look at their input in another shape, or not even that.
+#: Operators that return their input, possibly in another shape.
 _VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout", "Cast")
 
-#: ncnn's numbers of activations that convolutions and matrix products apply to their own result.
+#: ncnn's numbers of activations that convolutions and matrix products apply to their result.
 _FUSED = {"ReLU": 1, "Clip": 3, "Sigmoid": 4, "Mish": 5, "HardSwish": 6}
 _FUSING = ("Convolution", "ConvolutionDepthWise", "Deconvolution", "DeconvolutionDepthWise", "InnerProduct")
 
-#: Serialises what ncnn does once a process: looking for Vulkan devices.
+#: Serialises ncnn's search for Vulkan devices, which runs once per process.
 _LOCK = threading.Lock()
 
 
@@ -67,8 +67,8 @@ class NcnnNetwork:
     """A subgraph as an ncnn network.
 
     Args:
-        opened: The ONNX file; of batch 1.
-        vulkan: Whether it is for a GPU, whose GELU is always the approximate one.
+        opened: ONNX file with batch 1.
+        vulkan: Whether the network is for a GPU, where ncnn's GELU is always approximate.
 
     Attributes:
         inputs: Tensor of the network for each input.
@@ -76,7 +76,7 @@ class NcnnNetwork:
         half: Whether weights are in fp16.
 
     Raises:
-        UnableError: If an operator, or a form of it, is none of ncnn's.
+        UnableError: If ncnn lacks an operator or a form of it.
     """
 
     def __init__(self, opened: OnnxFile, vulkan: bool = False) -> None:
@@ -98,12 +98,12 @@ class NcnnNetwork:
             if write is None or node.domain not in ("", "ai.onnx"):
                 raise self._unable(node, "which ncnn is not given")
             write(self, node)
-        # an output has a blob of its own, which nothing reads: ncnn frees what was read
+        # an output has a separate blob that no layer reads, because ncnn frees blobs after they are read
         for name in opened.ends[1]:
             self.outputs[name] = self._add("Noop", [name], f"{name}.result", {})
 
     def text(self) -> str:
-        """Return the network in ncnn's text format; a blob that several layers read is divided by a ``Split`` layer."""
+        """Return the network in ncnn's text format; a ``Split`` layer copies a blob for several readers."""
         readers: dict[str, int] = {}
         for layer in self._layers:
             for name in layer.inputs:
@@ -125,37 +125,37 @@ class NcnnNetwork:
         return "\n".join([str(_MAGIC), f"{len(lines)} {blobs}", *lines, ""])
 
     def blob(self, name: str) -> str:
-        """Return a tensor's name in the text, where names may have no white space."""
+        """Return a tensor's name in the text, which must not contain white space."""
         return self._blobs.setdefault(name, f"b{len(self._blobs)}")
 
     def weights(self) -> bytes:
-        """Return the numbers of all layers, as ncnn's binary file has them, in fp32."""
+        """Return the weights of all layers in ncnn's binary format, in fp32."""
         return b"".join(self._weights)
 
-    # what the writers below use
+    # methods used by the writers below
 
     def _add(self, kind: str, inputs: Sequence[str], output: str, params: dict[int, _Value]) -> str:
         self._layers.append(_Layer(kind, inputs, output, params))
         return output
 
     def _store(self, *arrays: Array, tagged: bool = False) -> None:
-        """Append weights; ncnn writes the kind of their numbers before some, 0 for fp32."""
+        """Append weights; some layers expect the number type before their weights, 0 for fp32."""
         for array in arrays:
             self._weights.append((b"\0\0\0\0" if tagged else b"") + np.ascontiguousarray(array, np.float32).tobytes())
 
     def _constant(self, node: Any, index: int) -> Array:
-        """Return a stored input of a node."""
+        """Return a stored input of a node, and refuse a computed one."""
         name = node.input[index] if index < len(node.input) else ""
         if name not in self._stored:
             raise self._unable(node, f"whose input {index} is not stored in the file")
         return self._stored[name]
 
     def _optional(self, node: Any, index: int) -> Array | None:
-        """Return a stored input of a node, or None if it has none there."""
+        """Return a stored input of a node, or None if it is omitted."""
         return self._constant(node, index) if index < len(node.input) and node.input[index] else None
 
     def _sizes(self, shape: Sequence[int], name: str) -> tuple[int, ...]:
-        """Return the axes of a tensor but the batch."""
+        """Return the axes of a tensor without the batch."""
         if not 2 <= len(shape) <= 5 or shape[0] != 1:
             raise UnableError(
                 f"tensor `{name}` of {self._file.path} has the shape {list(shape)}: ncnn has batch 1 and one to four axes more"
@@ -166,7 +166,7 @@ class NcnnNetwork:
         return self._sizes(self._shapes[name], name)
 
     def _axis(self, node: Any, axis: int, name: str) -> int:
-        """Return an axis as ncnn counts it, without the batch."""
+        """Return an axis in ncnn's numbering, without the batch."""
         axis %= len(self._shapes[name])
         if axis == 0:
             raise self._unable(node, "along the batch")
@@ -176,11 +176,11 @@ class NcnnNetwork:
         return UnableError(f"node `{node.name or node.output[0]}` of {self._file.path} is a {node.op_type} {reason}")
 
     def _viewed(self, source: str, target: str, sizes: Sequence[int]) -> None:
-        """The same numbers in another shape."""
+        """Add a layer that changes the shape of a tensor."""
         self._add("Reshape", [source], target, _size_parameters(sizes))
 
     def _memory(self, name: str, sizes: Sequence[int], array: Array) -> str:
-        """Return a stored tensor as a blob."""
+        """Add a stored tensor as a blob, and return its name."""
         self._store(array)
         return self._add("MemoryData", [], name, _size_parameters(sizes))
 
@@ -261,7 +261,7 @@ class NcnnNetwork:
         return self._apply(node, kind, params)
 
     def _gelu(self, source: str, target: str) -> None:
-        """x/2 · (1 + erf(x/√2)), step by step."""
+        """Add layers that compute x/2 · (1 + erf(x/√2)) step by step."""
         scaled = self._add("BinaryOp", [source], f"{target}.scaled", {0: _BINARY["Mul"], 1: 1, 2: 0.5**0.5})
         erf = self._add("Erf", [scaled], f"{target}.erf", {})
         plus_one = self._add("BinaryOp", [erf], f"{target}.more", {0: _BINARY["Add"], 1: 1, 2: 1.0})
@@ -274,7 +274,7 @@ class NcnnNetwork:
         self._apply(node, "Clip", dict(enumerate(bounds)))
 
     def _apply(self, node: Any, kind: str, params: dict[int, _Value]) -> None:
-        """An activation, as part of the layer before where nothing else reads that one's result."""
+        """Add an activation, as part of the previous layer if no other node reads that layer's result."""
         source, last = node.input[0], self._layers[-1]
         alone = sum(name == source for other in self._file.nodes for name in other.input) == 1 and source not in self._file.ends[1]
         number = _FUSED.get(kind) if kind != "ReLU" or not params else 2
@@ -303,7 +303,7 @@ class NcnnNetwork:
             self._add("UnaryOp", [name], node.output[0], {0: _UNARY["Log"]})
 
     def _binary(self, node: Any) -> None:
-        """Operands of as many axes, so that both libraries broadcast alike."""
+        """Add an elementwise operator; operands get the same number of axes, so that both libraries broadcast in the same way."""
         rank, result = len(self._of(node.output[0])), node.output[0]
         code = _BINARY["Add" if node.op_type == "Sum" else node.op_type]
         left = self._operand(node, 0, rank)
@@ -348,7 +348,7 @@ class NcnnNetwork:
         top, left, bottom, right = attrs.get("pads", (0, 0, 0, 0))
         if tuple(attrs.get("dilations", (1, 1))) != (1, 1) or attrs.get("auto_pad", "NOTSET") != "NOTSET":
             raise self._unable(node, "that is dilated, or does not state its padding")
-        # a window that overhangs, as ceil_mode allows, is padding at the end
+        # an overhanging window, as allowed by ceil_mode, gets padding at the end
         bottom_padding = max(bottom, (result[2] - 1) * sh + kh - image[2] - top)
         behind = max(right, (result[3] - 1) * sw + kw - image[3] - left)
         average, counted = node.op_type == "AveragePool", attrs.get("count_include_pad", 0)
@@ -493,7 +493,7 @@ _WRITERS: dict[str, _Writer] = {
     "Resize": NcnnNetwork._resize,
 }
 
-#: Orders of the axes in the order of ncnn's numbers, by the number of axes.
+#: Permutations of the axes in the order of ncnn's numbers, by the number of axes.
 _ORDERS: dict[int, list[tuple[int, ...]]] = {
     1: [(0,)],
     2: [(0, 1), (1, 0)],
@@ -506,11 +506,11 @@ class NcnnInvocation(Invocation):
     """A network tied to its buffers; releases the GIL while it computes.
 
     Args:
-        cores: Cores on which the first run starts ncnn's threads; they stay where they were started.
+        cores: Cores on which the first run starts ncnn's threads, which then stay there.
     """
 
     def __init__(self, network: "NcnnCompiled", inputs: Sequence[Array], outputs: Sequence[Array], cores: tuple[int, ...]) -> None:
-        # ncnn crashes on activations of memory that is not its own
+        # ncnn crashes on activations in foreign memory
         mats = [load_package("ncnn", INSTALL).Mat(array.shape[:0:-1]) for array in inputs]
         self._inputs = list(zip(network.blobs[0], mats, map(np.asarray, mats), inputs, strict=True))
         self._outputs = list(zip(network.blobs[1], outputs, strict=True))
@@ -520,7 +520,7 @@ class NcnnInvocation(Invocation):
         """Compute from and into the bound buffers."""
         if not self._cores:
             return self._run()
-        # OpenMP's threads begin on the cores that the calling thread may use then
+        # OpenMP's threads start on the cores that the calling thread may use at that time
         with pinned(self._cores):
             self._run()
         self._cores = ()
@@ -539,7 +539,7 @@ class NcnnInvocation(Invocation):
 
 
 class NcnnCompiled(Compiled):
-    """A subgraph in a network of ncnn's.
+    """A subgraph as an ncnn network.
 
     Attributes:
         net: The `ncnn.Net`.
@@ -563,7 +563,7 @@ def _compiled(model: Path, cores: tuple[int, ...], vulkan: bool) -> NcnnCompiled
     net = ncnn.Net()
     net.opt.use_vulkan_compute = vulkan
     net.opt.num_threads = max(1, len(cores))
-    # halves only where the file has them: other numbers would be another model than the one that was checked
+    # half precision only if the file has it: otherwise the model would differ from the verified one
     for option in ("fp16_packed", "fp16_storage", "fp16_arithmetic"):
         setattr(net.opt, f"use_{option}", network.half)
     for option in ("use_bf16_storage", "use_bf16_packed"):
@@ -577,7 +577,7 @@ def _compiled(model: Path, cores: tuple[int, ...], vulkan: bool) -> NcnnCompiled
 
 @delegates.register("ncnn")
 class NcnnDelegate(CoreDelegate):
-    """ncnn on CPU cores, one thread on each; fp16 files are computed in fp16 where the cores can."""
+    """ncnn on CPU cores, one thread per core; fp16 files are computed in fp16 if the cores support it."""
 
     summary = "ncnn on CPU cores"
     package = "ncnn"
@@ -592,7 +592,7 @@ class NcnnDelegate(CoreDelegate):
 
 @delegates.register("vulkan")
 class VulkanDelegate(Delegate):
-    """ncnn on the first Vulkan device, which may be the CPU, as Mesa's lavapipe is."""
+    """ncnn on the first Vulkan device, which may be the CPU, as with Mesa's lavapipe."""
 
     summary = "ncnn on a GPU through Vulkan (ran on Mesa's lavapipe and an NVIDIA H200)"
     package = "ncnn"
@@ -602,7 +602,7 @@ class VulkanDelegate(Delegate):
 
     @classmethod
     def unavailable(cls) -> str | None:
-        """Return why no Vulkan device can be used."""
+        """Return the reason why no Vulkan device can be used, or None."""
         if problem := NcnnDelegate.unavailable():
             return problem
         return None if _device() is not None else "ncnn finds no Vulkan device (is a driver and libvulkan.so.1 installed?)"
@@ -614,7 +614,7 @@ class VulkanDelegate(Delegate):
 
     @classmethod
     def preferred(cls) -> bool:
-        """Return whether a GPU uses it by default: profiles of boards were measured with it."""
+        """Return whether a GPU uses this delegate by default: profiles of boards were measured with it."""
         return not cls.needs_core()
 
     def compile(self, model: Path) -> NcnnCompiled:
@@ -622,26 +622,26 @@ class VulkanDelegate(Delegate):
         return _compiled(model, (), vulkan=True)
 
 
-#: Type of a Vulkan device that is the CPU, as ncnn counts them.
+#: ncnn's number for a Vulkan device that is the CPU.
 _CPU = 3
 
 
 def _device() -> int | None:
     """Return the type of the first Vulkan device; None if there is none."""
     if sys.platform == "linux":
-        # ncnn looks for the library again and again, and complains each time
+        # ncnn would search the library repeatedly, with a message each time
         try:
             ctypes.CDLL("libvulkan.so.1")
         except OSError:
             return None
-    # ncnn lists each device and what it can on lines of their own, as ``[0 NAME]``
+    # ncnn lists each device and its features on separate lines that start with ``[0 NAME]``
     with _LOCK, filter_stderr(b"["):
         ncnn = load_package("ncnn", INSTALL)
         return int(ncnn.get_gpu_info(0).type()) if ncnn.get_gpu_count() else None
 
 
 def _attributes(node: Any) -> dict[str, Any]:
-    """Return a node's attributes; lists as tuples, text as such."""
+    """Return a node's attributes, with lists as tuples and text decoded."""
     import onnx.helper
 
     def decode(value: Any) -> Any:
@@ -653,13 +653,13 @@ def _attributes(node: Any) -> dict[str, Any]:
 
 
 def _size_parameters(sizes: Sequence[int]) -> dict[int, _Value]:
-    """Return the sizes of a tensor by the ids of the parameters that hold them."""
+    """Return the sizes of a tensor by parameter id."""
     keys = {1: (0,), 2: (1, 0), 3: (2, 1, 0), 4: (2, 11, 1, 0)}[len(sizes)]
     return dict(zip(keys, sizes, strict=True))
 
 
 def _parameter(key: int, value: _Value) -> str:
-    """Return ``id=value``; a list has its length first."""
+    """Return ``id=value``; a list starts with its length."""
     if isinstance(value, Sequence):
         return ",".join([f"{_LISTS - key}={len(value)}", *map(_number, value)])
     return f"{key}={_number(value)}"

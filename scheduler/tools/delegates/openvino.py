@@ -1,4 +1,4 @@
-"""The delegates `openvino` and `openvino:half` (CPU cores), `openvino:GPU` and `openvino:NPU`: OpenVINO on whatever of Intel's its plug-ins drive."""
+"""The delegates `openvino` and `openvino:half` (CPU cores), `openvino:GPU` and `openvino:NPU`: OpenVINO on Intel's processors."""
 
 import glob
 import sys
@@ -36,18 +36,18 @@ STATUS = {
 }
 
 
-#: Intel's number among the makers of PCI devices.
+#: Intel's PCI vendor number.
 _INTEL = "0x8086"
 
 
 class OpenVinoInvocation(AsyncInvocation):
-    """One infer request whose tensors are the caller's memory; releases the GIL while it computes."""
+    """One inference request whose tensors are the caller's memory; releases the GIL while it computes."""
 
     def __init__(self, request: Any, tensors: Sequence[Any], copies: Sequence[tuple[Array, Array]]) -> None:
         self._infer = request.infer
         self._copies = tuple(copies)
         self._request = request
-        # They share memory with the caller's arrays and keep them alive.
+        # The tensors share memory with the caller's arrays and keep the arrays alive.
         self._tensors = tuple(tensors)
 
     def run(self) -> None:
@@ -56,11 +56,11 @@ class OpenVinoInvocation(AsyncInvocation):
         self._copy()
 
     def enqueue(self) -> None:
-        """Start the request on the plug-in's own queue."""
+        """Start the request on the plug-in's queue."""
         self._call(self._request.start_async, share_inputs=True)
 
     def wait(self) -> None:
-        """Return when the request is done and its outputs are written."""
+        """Wait until the request is done and its outputs are written."""
         self._call(self._request.wait)
         self._copy()
 
@@ -76,7 +76,7 @@ class OpenVinoInvocation(AsyncInvocation):
 
 
 class OpenVinoCompiled(Compiled):
-    """A subgraph as OpenVINO's compiled model; each binding has a request of its own."""
+    """A subgraph as OpenVINO's compiled model; each binding has its own request."""
 
     def __init__(self, model: Any, inputs: Mapping[str, tuple[int, ...]], outputs: Mapping[str, tuple[int, ...]]) -> None:
         super().__init__(inputs, outputs)
@@ -94,7 +94,7 @@ class OpenVinoCompiled(Compiled):
         for i, array in enumerate(outputs):
             tensors.append(tensor(array, shared_memory=True))
             request.set_output_tensor(i, tensors[-1])
-        # An output that is an input is not written: OpenVINO takes the two for one tensor.
+        # OpenVINO does not write an output that is also an input, because it treats both as one tensor.
         results = [result.input_value(0).get_node() for result in self._model.get_runtime_model().get_results()]
         names = [parameter.get_friendly_name() for parameter in self._model.get_runtime_model().get_parameters()]
         copies = [
@@ -107,7 +107,7 @@ class OpenVinoCompiled(Compiled):
 
 @delegates.register("openvino")
 class OpenVinoDelegate(CoreDelegate):
-    """OpenVINO's CPU plug-in, one thread a core, in fp32 unless the file is int8."""
+    """OpenVINO's CPU plug-in, one thread per core, in fp32 unless the file is int8."""
 
     summary = "OpenVINO on CPU cores"
     fuses, package = "onnxruntime", "openvino"
@@ -118,20 +118,20 @@ class OpenVinoDelegate(CoreDelegate):
     arithmetic: ClassVar[str] = "f32"
 
     def compile(self, model: Path) -> OpenVinoCompiled:
-        """Compile an ONNX file for the CPU; its threads inherit the affinity of the calling one."""
+        """Compile an ONNX file for the CPU; its threads inherit the affinity of the calling thread."""
         return _checked(model, self._compiled(model))
 
     def node_placements(self, model: Path) -> list[NodePlacement]:
-        """Return each kernel with its measured time, and the reason of each operator that has none."""
+        """Return each kernel with its measured time, and each operator without a kernel with the reason."""
         return _places(model, self._compiled(model, PERF_COUNT=True))
 
     def _compiled(self, model: Path, **settings: Any) -> Any:
         options = {
             "INFERENCE_NUM_THREADS": max(1, len(self._cores)),
             "NUM_STREAMS": "1",
-            # The scheduler pins; a second opinion would move threads onto each other.
+            # The scheduler pins threads; OpenVINO's pinning would move threads onto the same core.
             "ENABLE_CPU_PINNING": False,
-            # left to itself it takes bf16 where the hardware has it, also for files that were checked in fp32
+            # by default OpenVINO uses bf16 if the hardware has it, even for files that were verified in fp32
             "INFERENCE_PRECISION_HINT": self.arithmetic,
         }
         return _compile(model, "CPU", options | settings)
@@ -147,29 +147,29 @@ class OpenVinoHalfDelegate(OpenVinoDelegate):
 
     @classmethod
     def unavailable(cls) -> str | None:
-        """Return whether OpenVINO is missing, or the CPU lacks the instructions."""
+        """Return the reason if OpenVINO is missing or the CPU lacks the instructions, else None."""
         lacks = not cpu_flags() & {"avx512_bf16", "amx_bf16"}
         return super().unavailable() or ("this CPU has no bfloat16 instructions" if lacks else None)
 
 
 class DeviceDelegate(Delegate):
-    """A device of Intel's other than the CPU, through the plug-in that OpenVINO has for it, with requests that run on their own."""
+    """A device of Intel's other than the CPU, through its OpenVINO plug-in, with asynchronous requests."""
 
     asynchronous = True
     reentrant = True
     fuses = package = "openvino"
     falls_back_on = "cpu"
-    #: OpenVINO's name for it.
+    #: OpenVINO's name of the device.
     device: ClassVar[str]
-    #: Where Linux lists the devices of its kind; files with the number of the maker.
+    #: Files in which Linux lists the vendor numbers of devices of this kind.
     makers: ClassVar[str]
 
     @classmethod
     def unavailable(cls) -> str | None:
-        """Return whether OpenVINO is missing, or finds no such device."""
+        """Return the reason if OpenVINO is missing or finds no such device, else None."""
         if problem := OpenVinoDelegate.unavailable():
             return problem
-        # the library is loaded only where there is a device to find: with other compilers in one process it may crash
+        # the library is loaded only if there is a device: with other compilers in one process it may crash
         if sys.platform == "linux" and not any(_read(path) == _INTEL for path in glob.glob(cls.makers)):
             return f"this machine has no {cls.device} of Intel's that Linux drives"
         devices: list[str] = load_package("openvino", INSTALL).Core().available_devices
@@ -179,23 +179,23 @@ class DeviceDelegate(Delegate):
 
     @classmethod
     def preferred(cls) -> bool:
-        """Return the maker's own runtime goes first."""
+        """Return True: the vendor's own runtime is preferred."""
         return True
 
     def compile(self, model: Path) -> OpenVinoCompiled:
-        """Compile an ONNX file for the device; what its plug-in refuses may run elsewhere."""
+        """Compile an ONNX file for the device; a subgraph that the plug-in refuses may run elsewhere."""
         try:
             return _checked(model, self._compiled(model))
         except StretchError as error:
             raise UnableError(error.message, error.hint) from error
 
     def node_placements(self, model: Path) -> list[NodePlacement]:
-        """Return each kernel with its measured time, and the reason of each operator that has none."""
+        """Return each kernel with its measured time, and each operator without a kernel with the reason."""
         return _places(model, self._compiled(model, PERF_COUNT=True))
 
     def _compiled(self, model: Path, **settings: Any) -> Any:
         halves = any(tensor.data_type == _FLOAT16 for tensor in open_onnx(model).initialisers.values())
-        # an fp16 file was checked in halves; any other is computed in the precision that it is in, or refused
+        # an fp16 file was verified in half precision; any other file is computed in its own precision, or refused
         hint = "f16" if halves else "f32"
         return _compile(model, self.device, {"INFERENCE_PRECISION_HINT": hint, "CACHE_DIR": str(cache_folder("openvino"))} | settings)
 
@@ -213,7 +213,7 @@ class OpenVinoGpuDelegate(DeviceDelegate):
 
 @delegates.register("openvino:NPU")
 class OpenVinoNpuDelegate(DeviceDelegate):
-    """OpenVINO on the NPU of a Core Ultra processor, which computes in halves and in int8."""
+    """OpenVINO on the NPU of a Core Ultra processor, which computes in half precision and in int8."""
 
     summary = "OpenVINO on an NPU of Intel's (never ran on one yet)"
     precisions = ("fp16", "int8")
@@ -222,10 +222,10 @@ class OpenVinoNpuDelegate(DeviceDelegate):
     makers = "/sys/class/accel/accel*/device/vendor"
 
 
-#: Number of runs whose kernels are timed.
+#: Number of runs in which kernels are timed.
 _RUNS = 7
 
-#: Mark at the end of a name that OpenVINO gives to an operator in int8, and the operators of ONNX that round.
+#: Suffix of OpenVINO's names of operators in int8, and ONNX operators that quantise.
 _INT8_SUFFIX, _ROUNDING = "/WithoutBiases", ("QuantizeLinear", "DequantizeLinear")
 
 #: Type of half-precision tensors in ONNX.
@@ -233,7 +233,7 @@ _FLOAT16 = 10
 
 
 def _compile(model: Path, device: str, options: dict[str, Any]) -> Any:
-    """Return a compiled model of OpenVINO's for a device, tuned for the time of one inference."""
+    """Return OpenVINO's compiled model for a device, tuned for the latency of one inference."""
     try:
         return load_package("openvino", INSTALL).Core().compile_model(str(model), device, {"PERFORMANCE_HINT": "LATENCY"} | options)
     except RuntimeError as error:
@@ -241,7 +241,7 @@ def _compile(model: Path, device: str, options: dict[str, Any]) -> Any:
 
 
 def _checked(model: Path, compiled: Any) -> OpenVinoCompiled:
-    """Return a compiled model whose results are ONNX's."""
+    """Return a compiled model after checking that its results are ONNX's."""
     opened = open_onnx(model)
     for node in opened.nodes:
         if _miscomputed(node):
@@ -260,17 +260,17 @@ def _checked(model: Path, compiled: Any) -> OpenVinoCompiled:
 
 
 def _places(model: Path, compiled: Any) -> list[NodePlacement]:
-    """Return each kernel of a model that was compiled with counters, with its median time of some runs."""
+    """Return each kernel of a model compiled with counters, with its median time over several runs."""
     request = compiled.create_infer_request()
     warm_up(request.infer)
     runs = []
     for _ in range(_RUNS):
-        # while a report is read, threads fall asleep
+        # threads fall asleep while a report is read, so the second run counts
         request.infer()
         request.infer()
         runs.append(request.profiling_info)
     nodes = dict(open_onnx(model).named_nodes)
-    # a kernel into which operators were folded has a name of its own, and says which of them are left in it
+    # a kernel with folded operators has its own name, and lists the operators in it
     folded = {op.get_friendly_name(): _text(op, "originalLayersNames").split(",") for op in compiled.get_runtime_model().get_ordered_ops()}
     node_places = []
     for entries in zip(*runs, strict=True):
@@ -279,7 +279,7 @@ def _places(model: Path, compiled: Any) -> list[NodePlacement]:
         executed = status == "EXECUTED"
         reason = f"{STATUS.get(status, status)}{f' ({entry.exec_type})' if executed else ''}"
         parts = [entry.node_name, *folded.get(entry.node_name, ())]
-        # an operator of the file, rather than a rounding of it
+        # prefer an operator of the file to its quantisation
         names = [part for name in parts for part in (name, name.partition(_INT8_SUFFIX)[0]) if part in nodes]
         name = next((part for part in names if nodes[part] not in _ROUNDING), next(iter(names), entry.node_name))
         node_places.append(NodePlacement(name, nodes.pop(name, entry.node_type), reason, median(map(_ms, entries)) if executed else None))
@@ -287,7 +287,7 @@ def _places(model: Path, compiled: Any) -> list[NodePlacement]:
 
 
 def _text(op: Any, key: str) -> str:
-    """Return a note of the runtime on an operator of its own; empty where it has none."""
+    """Return a runtime note of an operator, or an empty string."""
     info = op.get_rt_info()
     return str(getattr(info[key], "value", info[key])) if key in info else ""
 
@@ -305,7 +305,7 @@ def _read(path: str) -> str:
 
 
 def _miscomputed(node: Any) -> bool:
-    """Return whether OpenVINO 2026.4 gives other numbers than ONNX defines, as its conformance test shows."""
+    """Return whether OpenVINO 2026.4 computes other numbers than ONNX defines, as its conformance test shows."""
     attributes = {attribute.name: attribute.i for attribute in node.attribute}
     return node.op_type == "AveragePool" and attributes.get("ceil_mode") == 1 and attributes.get("count_include_pad") == 1
 

@@ -1,4 +1,4 @@
-"""Operator support of a runtime for any model file: the operators that a processor takes, and the reasons for the others."""
+"""Operator support of a runtime for any model file: the operators that a processor supports, and the reasons for the others."""
 
 from scheduler.tools.explain.foreign import explain_file, fix_file
 

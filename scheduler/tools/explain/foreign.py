@@ -1,6 +1,6 @@
-"""Where a runtime puts the operators of a model file: partitions, copies, unsupported operators, and changes that help.
+"""A runtime's placement of the operators in a model file: partitions, copies, unsupported operators, and changes that help.
 
-Runtimes run in a process of its own: foreign files may end it, and its output is the runtime's log.
+Runtimes run in a child process: foreign files may crash it, and its output is the runtime's log.
 """
 
 import os
@@ -24,12 +24,12 @@ from scheduler.formats.onnx.file import external_locations
 from scheduler.tools.explain.model import Fix, ForeignModel, RuntimeExplanation, RuntimeOperator, UnsupportedReason, Verdict, open_model
 from scheduler.tools.explain.runtimes import RUNTIMES, check_runtime, read_qnn_log
 
-# Whether a changed model computes what the original does: on ONNX Runtime's CPU provider, or as ONNX itself defines it.
+# Comparison of a changed model with the original: on ONNX Runtime's CPU provider, or by ONNX's definition.
 
-#: Inputs that are compared.
+#: Number of random inputs to compare.
 RANDOM_INPUTS = 3
 
-#: Sizes that are drawn for open axes: of a batch, and of others.
+#: Sizes of open axes: of a batch, and of others.
 BATCH, OTHER_SIZE = 1, 64
 
 _TYPES = {
@@ -63,7 +63,7 @@ def largest_difference(before: Path, after: Path) -> float:
 
 
 def _difference(a: Any, b: Any) -> float:
-    """Return the infinite where shapes differ, or one has a number that is none and the other has not."""
+    """Return the largest relative difference; infinity if shapes differ, or only one has a non-finite number in a position."""
     if a.shape != b.shape:
         return float("inf")
     if not a.size:
@@ -78,7 +78,7 @@ def _difference(a: Any, b: Any) -> float:
 
 
 class _Definition:
-    """A model computed by ONNX's own definition in Python, with what is asked of a session: slow, and there for every type."""
+    """A model computed by ONNX's own definition in Python, with the interface of a session: slow, but for every type."""
 
     def __init__(self, file: Path) -> None:
         import onnx
@@ -89,7 +89,7 @@ class _Definition:
         types = onnx.TensorProto.DataType
 
         def end(value: Any) -> SimpleNamespace:
-            """Name, type and shape of an input or output, as ONNX Runtime words them."""
+            """Return name, type and shape of an input or output, in ONNX Runtime's form."""
             tensor = value.type.tensor_type
             shape = [dim.dim_value if dim.dim_value > 0 else dim.dim_param for dim in tensor.shape.dim]
             return SimpleNamespace(name=value.name, type=f"tensor({types.Name(tensor.elem_type).lower()})", shape=shape)
@@ -103,7 +103,7 @@ class _Definition:
 
 
 def _runner(file: Path) -> Any:
-    """Return a session, or ONNX's definition where ONNX Runtime has no kernel for something in the file."""
+    """Return a session, or ONNX's definition if ONNX Runtime has no kernel for an operator of the file."""
     try:
         return _session(file)
     except StretchError as refused:
@@ -141,7 +141,7 @@ def _line(error: Exception) -> str:
 
 
 def _random_tensor(value: Any, fixed: list[Any], draw: np.random.Generator) -> Any:
-    """Return a random tensor; whole numbers are 0 or 1, which are places of most tables."""
+    """Return a random tensor; whole numbers are 0 or 1, which are valid indices of most tables."""
     if value.type not in _TYPES:
         raise StretchError(f"input `{value.name}` is a {value.type}, of which none can be drawn")
     sizes = [size if isinstance(size, int) and size > 0 else None for size in (fixed or value.shape)]
@@ -150,10 +150,10 @@ def _random_tensor(value: Any, fixed: list[Any], draw: np.random.Generator) -> A
     return draw.standard_normal(shape).astype(kind) if np.issubdtype(kind, np.floating) else draw.integers(0, 2, shape).astype(kind)
 
 
-#: Seconds after which a runtime that does not answer is ended.
+#: Seconds after which a runtime without an answer is ended.
 LIMIT = 600
 
-#: Characters that are kept of a log.
+#: Maximum number of characters of a log to keep.
 LOG = 200_000
 
 _START = "import sys; from scheduler.tools.explain.foreign import main; main(*sys.argv[1:])"
@@ -162,14 +162,14 @@ _ERRORS = {kind.__name__: kind for kind in (StretchError, UsageError, UnknownNam
 
 
 class Reply(msgspec.Struct, kw_only=True):
-    """The process's answer."""
+    """Answer of the child process."""
 
     result: Any = None  # Result of the request.
     error: tuple[str, str, str | None] | None = None  # Class, message and hint of an error.
 
 
 def in_child(*words: str) -> tuple[Any, str]:
-    """Run a function of `_WORK` in a process of its own."""
+    """Run a function of `_WORK` in a child process, and return its result and output."""
     with tempfile.TemporaryDirectory() as folder:
         answer, log = Path(folder) / "answer.json", Path(folder) / "log"
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
@@ -204,7 +204,7 @@ _WORK: dict[str, Callable[[str, str, str], Verdict | float]] = {
 
 
 def main(answer: str, work: str, *words: str) -> None:
-    """Answer a request in writing, also with an error."""
+    """Write the answer to a request, which may be an error."""
     try:
         reply = Reply(result=_WORK[work](*words))
     except StretchError as error:
@@ -220,7 +220,7 @@ _VERSION = re.compile(r"opset (\d+)", re.IGNORECASE)
 
 
 def find_cause(model: ForeignModel, i: int, words: str | None, taken_kinds: Collection[str]) -> tuple[str, str]:
-    """Return the reason why an operator is unsupported, and the fix."""
+    """Return the cause for an unsupported operator, and the change that helps."""
     op, message = model.ops[i], words or ""
     if model.kind == "ONNX" and (match := _VERSION.search(message)) and int(match[1]) == model.opset:
         return f"opset {model.opset}", "export the model with a newer opset"
@@ -230,7 +230,7 @@ def find_cause(model: ForeignModel, i: int, words: str | None, taken_kinds: Coll
     if attribute is not None:
         return f"{attribute} = {_short(op.attributes[attribute])}", f"export it with another `{attribute}`, or replace it"
     spoken = next((kind for kind in op.types if re.search(rf"(?<![a-z]){kind}(?![\w])", message, re.IGNORECASE)), None)
-    # sizes and places are whole numbers, which runtimes read as constants
+    # sizes and indices are whole numbers, which runtimes read as constants
     indices = {"int64", "int32"} if not {"float", "float32", "float16"}.isdisjoint(op.types) else set()
     unusual = spoken or next((kind for kind in op.types if kind not in USUAL_TYPES and kind not in indices), None)
     if unusual is not None and "quantize" not in op.op.lower():
@@ -247,7 +247,7 @@ def find_cause(model: ForeignModel, i: int, words: str | None, taken_kinds: Coll
 
 
 def _mentions(words: str, name: str) -> bool:
-    """Return whether words speak of an attribute, in its spelling or with spaces or capitals."""
+    """Return whether a message names an attribute, also with spaces or other capitals."""
     parts = name.split("_")
     return len(name) > 3 and re.search(rf"(?<![a-z]){'[ _-]?'.join(map(re.escape, parts))}(?![a-z])", words, re.IGNORECASE) is not None
 
@@ -261,7 +261,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "…"
 
 
-#: Characters of a log that are reported.
+#: Maximum number of reported characters of a log.
 LOG_LIMIT = 20_000
 
 #: Words in log lines about unsupported operators.
@@ -269,9 +269,9 @@ _LOG_WORDS = re.compile("FAILED|REASON|Node name:|not supported|partition|delega
 
 
 def explain_file(path: Path, runtime: str, device: str | None = None) -> RuntimeExplanation:
-    """Return the placement of each operator of an ONNX or TFLite file by a runtime of this machine.
+    """Return the placement of each operator of an ONNX or TFLite file by a runtime on this machine.
 
-    The runtime is loaded in a child process, which a damaged file may crash.
+    The runtime runs in a child process, which a damaged file may crash.
 
     Args:
         device: One of the runtime's devices; the best available one if None.
@@ -286,7 +286,7 @@ def explain_file(path: Path, runtime: str, device: str | None = None) -> Runtime
 
 
 def judge(model: ForeignModel, verdict: Verdict, log: str = "") -> RuntimeExplanation:
-    """Return the explanation that follows from a verdict."""
+    """Return the explanation derived from a verdict."""
     on = {i for i, target in verdict.taken.items() if target == verdict.target}
     operators = [_operator(model, i, verdict, on) for i in range(len(model.ops))]
     macs = [op.macs for op in operators]
@@ -350,14 +350,14 @@ def _unsupported_reasons(model: ForeignModel, verdict: Verdict, off: set[int]) -
 
 
 def _shorten(log: str) -> str:
-    """Return the log, or the lines of a long one about unsupported operators."""
+    """Return the log; of a long one, only lines about unsupported operators."""
     if len(log) <= LOG_LIMIT:
         return log
     lines = "\n".join(line for line in log.splitlines() if _LOG_WORDS.search(line))
     return lines[-LOG_LIMIT:]
 
 
-#: Opset to which older models are raised: the first in which axes are inputs of all operators.
+#: Opset to which older models are raised: the first one in which the axes of all operators are inputs.
 NEW_OPSET = 18
 
 
@@ -441,7 +441,7 @@ def fold_constants(model: Any) -> Any | None:
     return folded
 
 
-#: By description, in the order in which they are tried.
+#: Fixes by description, in the order in which they are tried.
 FIXES: dict[str, Callable[[Any], Any | None]] = {
     f"raise the opset to {NEW_OPSET}": raise_opset,
     "set the open batch to 1": fix_batch,
@@ -451,11 +451,11 @@ FIXES: dict[str, Callable[[Any], Any | None]] = {
 
 
 def try_fixes(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the fixes that apply to a model: description and changed model."""
+    """Yield the description and the changed model of each fix that applies."""
     for description, fix in FIXES.items():
         try:
             changed = fix(model)
-        # ONNX or ONNX Runtime rejects the model: the fix does not apply.
+        # ONNX or ONNX Runtime rejects the model, so the fix does not apply.
         except Exception:
             continue
         if changed is not None:
@@ -468,15 +468,15 @@ def _copy(model: Any) -> Any:
     return copy
 
 
-#: Largest relative difference of outputs that summation order and single precision explain.
+#: Largest relative difference of outputs that summation order and single precision can explain.
 ALLOWED = 1e-3
 
-#: Largest model in bytes: a fix holds several copies in memory.
+#: Maximum size of a model in bytes, because a fix holds several copies in memory.
 MAX_BYTES = 1 << 29
 
 
 def fix_file(explanation: RuntimeExplanation, runtime: str, device: str | None, out: Path | None = None) -> RuntimeExplanation:
-    """Return the explanation with an automatic fix, if one helps; the fixed model is written on request.
+    """Return the explanation with an automatic fix, if one helps, and write the fixed model if requested.
 
     Args:
         out: File for the fixed model; None to write none.
@@ -524,7 +524,7 @@ def _changeable(explanation: RuntimeExplanation) -> tuple[Any, str | None]:
 def _search(
     model: Any, explanation: RuntimeExplanation, draft: Path, runtime: str, device: str | None
 ) -> tuple[tuple[str, ...], Any, RuntimeExplanation]:
-    """Return the fixes that help, each applied to the result of the one before and at most once."""
+    """Return the fixes that help, each applied once to the result of the previous one."""
     steps: list[str] = []
     best, current = model, explanation
     for _ in FIXES:
@@ -550,18 +550,18 @@ def _search(
 
 
 def _cost(explanation: RuntimeExplanation) -> tuple[bool, float, int]:
-    """Return the order of explanations, best first: file accepted, fewer MACs off the processor, fewer operators off it."""
+    """Return the sort key of explanations, best first: file accepted, fewer MACs off the processor, fewer operators off it."""
     on = any(op.taken for op in explanation.operators)
     return not on, 1 - (1.0 if explanation.share is None else explanation.share), explanation.off
 
 
 def _write(original: Path, changed: Any, out: Path) -> float:
-    """Write the fixed model to a temporary file, and link it to `out` if it is equivalent to the original; returns the difference."""
+    """Write the fixed model to `out` if it is equivalent to the original, and return the difference."""
     draft = out.with_name(f".{out.stem}-{os.getpid()}.onnx")
     try:
         draft.write_bytes(changed.SerializeToString())
         error, _ = in_child("compare", str(original), "onnxruntime", str(draft))
-        # JSON has no infinity: it is None here
+        # JSON has no infinity, which is None here
         if error is None or error > ALLOWED:
             shown = "non-finite values or other shapes" if error is None else f"{error:.1e} of the largest result"
             raise StretchError(f"the changed model differs from {original} by {shown}, so it is not written", "change it by hand")

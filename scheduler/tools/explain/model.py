@@ -1,4 +1,4 @@
-"""A model file as a list of operators, read without a runtime, and how a runtime executes it."""
+"""A model file as a list of operators, read without a runtime, and its execution by a runtime."""
 
 import math
 from collections import Counter
@@ -15,10 +15,10 @@ from predictors.formats.inference import infer_shapes
 from scheduler.formats.onnx import open_onnx
 from scheduler.formats.tflite import TfliteNetwork, TfliteOperator, open_tflite
 
-#: Operators of one file.
+#: Maximum number of operators in one file.
 MAX_OPERATORS = 100_000
 
-#: Kinds of files by their ending.
+#: Kinds of files by suffix.
 KINDS = {".onnx": "ONNX", ".tflite": "TFLite"}
 
 _AGAIN = "export the model again"
@@ -28,41 +28,41 @@ _AGAIN = "export the model again"
 class ForeignOp:
     """One operator."""
 
-    name: str  # Its name, which no other operator of the file has.
-    op: str  # Its type.
-    domain: str  # Of an ONNX operator that is not ONNX's own; else empty.
-    inputs: tuple[str, ...]  # Tensors that it reads.
-    outputs: tuple[str, ...]  # Tensors that it writes.
-    attributes: Mapping[str, Any]  # Its attributes that are numbers, words or lists of them.
-    types: tuple[str, ...]  # Element types of its inputs and outputs that are known.
-    shapes: tuple[tuple[int | None, ...], ...]  # Shapes of its inputs and outputs that are known; an open size is None.
-    macs: int | None  # Multiply-accumulates; None where its shapes are open or do not determine them.
+    name: str  # Name, unique in the file.
+    op: str  # Operator type.
+    domain: str  # Domain of an ONNX operator that is not ONNX's own; else empty.
+    inputs: tuple[str, ...]  # Input tensors.
+    outputs: tuple[str, ...]  # Output tensors.
+    attributes: Mapping[str, Any]  # Attributes that are numbers, words or lists of them.
+    types: tuple[str, ...]  # Known element types of its inputs and outputs.
+    shapes: tuple[tuple[int | None, ...], ...]  # Known shapes of its inputs and outputs; an open size is None.
+    macs: int | None  # Multiply-accumulates; None if its shapes are open or do not determine them.
 
     @property
     def dynamic(self) -> bool:
-        """Whether a size of a tensor is open."""
+        """Whether a tensor has an open size."""
         return any(size is None for shape in self.shapes for size in shape)
 
 
 @dataclass(frozen=True)
 class ForeignModel:
-    """A file."""
+    """A model file."""
 
-    path: Path  # The file.
+    path: Path  # Path of the file.
     kind: str  # ``ONNX`` or ``TFLite``.
-    ops: tuple[ForeignOp, ...]  # Its operators, in execution order.
-    proto: Any = None  # The `onnx.ModelProto` whose nodes all have names, or None.
+    ops: tuple[ForeignOp, ...]  # Operators of the file, in execution order.
+    proto: Any = None  # The `onnx.ModelProto`, whose nodes all have names, or None.
     network: TfliteNetwork | None = None  # The TFLite network, or None.
 
     @property
     def content(self) -> bytes:
-        """The ONNX file again, each node with a name of its own."""
+        """Content of the ONNX file in which each node has a unique name."""
         serialised: bytes = self.proto.SerializeToString()
         return serialised
 
     @property
     def opset(self) -> int:
-        """Version of ONNX's own operators in an ONNX file."""
+        """Opset of ONNX's own operators in an ONNX file."""
         return max((entry.version for entry in self.proto.opset_import if entry.domain in ("", "ai.onnx")), default=1)
 
 
@@ -99,7 +99,7 @@ def _onnx(path: Path) -> ForeignModel:
 
 
 def _name_nodes(proto: Any) -> None:
-    """Give each node a name that no other has: runtimes name nodes in messages."""
+    """Give each node a unique name, because runtimes name nodes in messages."""
     counts = Counter(node.name for node in proto.graph.node)
     used = set(counts)
     seen: set[str] = set()
@@ -116,10 +116,10 @@ def _name_nodes(proto: Any) -> None:
 
 
 def _static_shapes(proto: Any) -> dict[str, tuple[int, tuple[int | None, ...] | None]]:
-    """Return the element type and shape of tensors, as far as ONNX works them out."""
+    """Return the known element types and shapes of tensors, including those that ONNX infers."""
     tensors: dict[str, tuple[int, tuple[int | None, ...] | None]] = {}
     values = [*proto.graph.input, *proto.graph.output, *proto.graph.value_info]
-    # contradictory shapes are for the runtime to report
+    # the runtime reports contradictory shapes
     with suppress(StretchError):
         values += infer_shapes(proto, "the model")
     for value in values:
@@ -152,18 +152,18 @@ def _onnx_op(node: Any, shapes: Mapping[str, tuple[int, tuple[int | None, ...] |
     )
 
 
-#: Operators of ONNX that multiply in ways that are not counted here.
+#: Operators of ONNX whose multiply-accumulates are not counted here.
 _UNCOUNTED = frozenset({"Attention", "DeformConv", "Einsum", "GRU", "LSTM", "MultiHeadAttention", "RNN"})
 
 
 def _product(*sizes: int | None) -> int | None:
-    """Return a product; None where a factor is not known."""
+    """Return a product, or None if a factor is unknown."""
     static = [size for size in sizes if size is not None]
     return math.prod(static) if len(static) == len(sizes) else None
 
 
 def _onnx_macs(op: str, attributes: Mapping[str, Any], reads: list[Any], writes: list[Any]) -> int | None:
-    """Return the multiply-accumulates of convolutions and matrices, whatever they are stored in."""
+    """Return the multiply-accumulates of convolutions and matrix products, in any storage type."""
     first, output = reads[0] if reads else None, writes[0] if writes else None
     weight = reads[3] if op == "QLinearConv" and len(reads) > 3 else reads[1] if len(reads) > 1 else None
     if op in ("Conv", "ConvInteger", "QLinearConv"):
@@ -178,7 +178,7 @@ def _onnx_macs(op: str, attributes: Mapping[str, Any], reads: list[Any], writes:
 
 
 def tflite_macs(network: TfliteNetwork, operator: TfliteOperator) -> int | None:
-    """Return the multiply-accumulates of one operator; 0 of one that does not multiply, None where a shape is unknown."""
+    """Return the multiply-accumulates of one operator; 0 if it does not multiply, None if a shape is unknown."""
     if operator.code not in _TFLITE_MACS:
         return None if operator.code in _TFLITE_UNCOUNTED else 0
     reads = [() if i is None else network.tensors[i].shape for i in operator.inputs]
@@ -188,7 +188,7 @@ def tflite_macs(network: TfliteNetwork, operator: TfliteOperator) -> int | None:
         return None
 
 
-#: Tensors and settings of an operator; weights are output × height × width × input, linear ones output × input.
+#: Multiply-accumulates from inputs, output and settings; weights are output × height × width × input, linear ones output × input.
 _TFLITE_MACS: Mapping[str, Any] = {
     "CONV_2D": lambda reads, writes, settings: math.prod(writes) * math.prod(reads[1][1:]),
     "DEPTHWISE_CONV_2D": lambda reads, writes, settings: math.prod(writes) * reads[1][1] * reads[1][2],
@@ -198,7 +198,7 @@ _TFLITE_MACS: Mapping[str, Any] = {
 }
 
 
-#: Operators that multiply as well, in numbers that their shapes do not determine.
+#: Operators that also multiply, but whose shapes do not determine how often.
 _TFLITE_UNCOUNTED = frozenset(
     {"CUSTOM", "CONV_3D", "CONV_3D_TRANSPOSE", "SVDF", "RNN", "LSTM", "UNIDIRECTIONAL_SEQUENCE_RNN", "UNIDIRECTIONAL_SEQUENCE_LSTM"}
     | {"BIDIRECTIONAL_SEQUENCE_RNN", "BIDIRECTIONAL_SEQUENCE_LSTM"}
@@ -220,7 +220,7 @@ def _tflite(path: Path) -> ForeignModel:
                 name=f"{operator.name}_{i}",
                 op=operator.name,
                 domain="",
-                # Tensors of a TFLite file may share a name: their numbers are what is theirs alone.
+                # Tensors of a TFLite file may share a name, so their unique numbers are used.
                 inputs=tuple(str(t) for t in operator.inputs if t is not None),
                 outputs=tuple(str(t) for t in operator.outputs),
                 attributes={
@@ -249,7 +249,7 @@ class RuntimeOperator(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnsupportedReason(msgspec.Struct, frozen=True, kw_only=True):
-    """Why the processor does not support one operator."""
+    """Reason why the processor does not support one operator."""
 
     operator: str  # Operator name.
     op: str  # Operator type.

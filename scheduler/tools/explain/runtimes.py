@@ -1,4 +1,4 @@
-"""Support of a model file's operators in each runtime, from the runtime itself."""
+"""Support of a model file's operators in each runtime, as reported by the runtime itself."""
 
 import importlib
 import re
@@ -20,22 +20,22 @@ from scheduler.tools.explain.model import ForeignModel, Verdict
 
 _SUFFIX = "ExecutionProvider"
 
-#: Providers that send what they compute elsewhere.
+#: Providers that compute on other machines.
 _REMOTE = ("azure",)
 
-#: Bytes of a file whose optimised form is looked at for operators that were added.
+#: Maximum size in bytes of a file whose optimised form is searched for added operators.
 _LOOKED_AT = 1 << 28
 
-#: How types of operators begin that ONNX Runtime adds between providers and precisions.
+#: Prefixes of operator types that ONNX Runtime adds between providers and precisions.
 _ADDED = ("Cast", "Memcpy")
 
-#: Types of operators that are put in at borders.
+#: Types of operators that are inserted at borders.
 _CONVERSIONS = ("Transpose", "Cast")
 
-#: Suffix that providers with channels last append to the names of transposed operators.
+#: Suffix that providers with channels last append to the names of operators they transpose.
 _TURNED = re.compile(r"_token_\d+$")
 
-#: Names and types of operators in its messages.
+#: Names and types of operators in ONNX Runtime's messages.
 _NAMED = (re.compile(r"node with name '([^']+)'"), re.compile(r"[Nn]ode[ :(]+'?\"?([^\s'\")]+)"))
 _TYPED = (
     re.compile(r"([\w.]+:)?(\w+)\(-?\d+\) is not a registered"),
@@ -45,10 +45,10 @@ _TYPED = (
 
 
 def ask_onnxruntime(model: ForeignModel, device: str | None) -> Verdict:
-    """Return the provider of each part, as a session assigns it.
+    """Return the provider of each part, as assigned by a session.
 
     Args:
-        device: A provider in small letters without its last words, such as ``cuda``; the first one other than the CPU's if None.
+        device: A provider in lower case without its suffix, such as ``cuda``; None for the first one other than the CPU's.
     """
     onnxruntime = load_runtime()
     available = {name.removesuffix(_SUFFIX).lower(): name for name in onnxruntime.get_available_providers()}
@@ -65,7 +65,7 @@ def ask_onnxruntime(model: ForeignModel, device: str | None) -> Verdict:
 
 
 def read_session(onnxruntime: ModuleType, model: ForeignModel, options: Any, verdict: Verdict, **settings: Any) -> Verdict:
-    """Fill in the assignments of a session with these options, or the reason for its refusal."""
+    """Fill in the assignments of a session with these options, or the reason for its refusal, and return the verdict."""
     options.log_severity_level = 0
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(model.path.parent))
@@ -101,7 +101,7 @@ def read_session(onnxruntime: ModuleType, model: ForeignModel, options: Any, ver
 
 
 def find_mentioned(model: ForeignModel, words: str) -> int | None:
-    """Return the place of the first operator that a message names, by its name or else by its type."""
+    """Return the index of the first operator that a message names, by its name or else by its type."""
     names = {op.name: i for i, op in reversed(list(enumerate(model.ops)))}
     for pattern in _NAMED:
         for name in pattern.findall(words):
@@ -116,20 +116,20 @@ def find_mentioned(model: ForeignModel, words: str) -> int | None:
 
 
 def _count_added(optimised: Path, names: Collection[str]) -> int:
-    """Return the operators that ONNX Runtime added to change precision or memory."""
+    """Return the number of operators that ONNX Runtime added to change precision or memory."""
     import onnx
 
     nodes = onnx.load(str(optimised), load_external_data=False).graph.node
     return sum(node.name not in names and node.op_type.startswith(_ADDED) for node in nodes)
 
 
-#: Parts of its log on operators that failed: a head, then their types and names, then the reason.
+#: Part of QNN's log on operators that failed: a heading, then their types and names, then the reason.
 _FAILED = re.compile(r"Validation FAILED for (?P<nodes>.*?)REASON ?: ?(?P<reason>[^\n]+)", re.DOTALL)
 _NODE_NAME = re.compile(r"Node name: (\S+)")
 
 
 def ask_qnn(model: ForeignModel, device: str | None) -> Verdict:
-    """Return the operators of a file that QNN's provider takes; the others are the CPU's (`device`: ``htp`` or None)."""
+    """Return the operators that QNN's provider supports; the CPU runs the others (`device`: ``htp`` or None)."""
     import onnxruntime
 
     if device not in (None, "htp"):
@@ -140,7 +140,7 @@ def ask_qnn(model: ForeignModel, device: str | None) -> Verdict:
 
 
 def read_qnn_log(model: ForeignModel, log: str, verdict: Verdict) -> None:
-    """Add the provider's reasons, which its log alone has, to the operators that it left."""
+    """Add the provider's reasons, which only its log contains, to the operators that it refused."""
     place = {op.name: i for i, op in enumerate(model.ops)}
     for match in _FAILED.finditer(log):
         for name in _NODE_NAME.findall(match["nodes"]):
@@ -153,7 +153,7 @@ _WORD = re.compile(r"[\w.]+")
 
 
 def ask_openvino(model: ForeignModel, device: str | None) -> Verdict:
-    """Return the operators of a file that a plug-in takes (`device`: a plug-in in small letters, such as ``gpu``; the best one here if None)."""
+    """Return the operators that a plug-in supports (`device`: a plug-in in lower case, such as ``gpu``; None for the best one here)."""
     import openvino
 
     core = openvino.Core()
@@ -185,7 +185,7 @@ def ask_openvino(model: ForeignModel, device: str | None) -> Verdict:
 
 
 def _by_operator(model: ForeignModel, network: Any) -> dict[int, list[str]]:
-    """Return the friendly names of the nodes that each operator of the file became: they are called like it or like what it writes."""
+    """Return the friendly names of the nodes made from each operator of the file, matched by its name or by its outputs."""
     place: dict[str, int] = {}
     for i, op in enumerate(model.ops):
         network_file = model.network
@@ -203,14 +203,14 @@ def _by_operator(model: ForeignModel, network: Any) -> dict[int, list[str]]:
 
 
 def _readable(words: str) -> str:
-    """Return the runtime's message without the place in its source."""
+    """Return the runtime's message without source locations."""
     lines = [line.strip() for line in words.splitlines() if line.strip()]
     message_lines = [line for line in lines if not re.match(r"(Exception from|Check .* failed at|\S+\.(cpp|hpp):\d+)", line)]
     return " ".join(message_lines or lines)[:600]
 
 
 def _first_of_type(model: ForeignModel, words: str) -> int | None:
-    """Return the place of the first operator whose name or type the message has."""
+    """Return the index of the first operator whose name or type is in the message."""
     mentioned = set(_WORD.findall(words)) | {word.rpartition(".")[2] for word in _WORD.findall(words)}
     return next((i for i, op in enumerate(model.ops) if op.name in mentioned or (op.op in mentioned and len(op.op) > 2)), None)
 
@@ -219,7 +219,7 @@ _NUMBER = re.compile(r"Node number (\d+)")
 
 
 def ask_litert(model: ForeignModel, device: str | None) -> Verdict:
-    """Return the operators of a file that XNNPACK takes; the others are kernels of LiteRT (`device`: ``cpu`` or None)."""
+    """Return the operators that XNNPACK supports; LiteRT's kernels run the others (`device`: ``cpu`` or None)."""
     if device not in (None, "cpu"):
         raise UnknownNameError.among("device of litert", device or "", ["cpu"])
     version = LiteRtDelegate.version()
@@ -245,7 +245,7 @@ def ask_litert(model: ForeignModel, device: str | None) -> Verdict:
 
 
 def ask_opencl(model: ForeignModel, device: str | None) -> Verdict:
-    """Return the operators of a file that kernels of the delegate compute (`device`: part of the device's name, or None for the delegate's choice)."""
+    """Return the operators that the delegate's kernels support (`device`: part of the device's name, or None for the delegate's choice)."""
     from importlib.metadata import version
 
     opened_device = open_device(())
@@ -277,7 +277,7 @@ def ask_opencl(model: ForeignModel, device: str | None) -> Verdict:
 
 
 def _unreadable(model: ForeignModel) -> tuple[int, str] | None:
-    """Return the first operator of a file that the delegate does not read as a graph, and why."""
+    """Return the first operator that the delegate cannot read as part of a graph, with the reason, or None."""
     if model.opset < MIN_OPSET:
         return 0, f"the file uses opset {model.opset}, the opencl delegate reads {MIN_OPSET} and later"
     for i, op in enumerate(model.ops):
@@ -289,7 +289,7 @@ def _unreadable(model: ForeignModel) -> tuple[int, str] | None:
     return None if opened is None else (opened, f"node `{model.ops[opened].name}` has tensors of no fixed shape")
 
 
-#: The delegate that knows whether a runtime is installed, the kinds of files that the runtime reads, and what asks it.
+#: By runtime: the delegate that checks whether it is installed, the kinds of files that it reads, and the function that asks it.
 RUNTIMES: dict[str, tuple[str, tuple[str, ...], Callable[[ForeignModel, str | None], Verdict]]] = {
     "onnxruntime": ("cpu", ("ONNX",), ask_onnxruntime),
     "qnn": ("dsp", ("ONNX",), ask_qnn),
@@ -300,7 +300,7 @@ RUNTIMES: dict[str, tuple[str, tuple[str, ...], Callable[[ForeignModel, str | No
 
 
 def check_runtime(runtime: str, model: ForeignModel) -> None:
-    """Refuse a runtime that is not known, does not read this kind of file, or is not installed."""
+    """Refuse a runtime that is unknown, does not read this kind of file, or is not installed."""
     if runtime not in RUNTIMES:
         raise UnknownNameError.among("runtime", runtime, RUNTIMES)
     delegate, kinds, _ = RUNTIMES[runtime]

@@ -1,4 +1,4 @@
-"""A C++ program that runs the branches of one bundle's TFLite file on LiteRT, without Python: its sources are in `cpp`.
+"""A C++ program that runs the branches of one bundle's TFLite file on LiteRT, without Python; its sources are in `cpp`.
 
-`header` writes the plan that it is compiled with, `sources` the folder that is built.
+`sources` writes the folder to build, including the header with the plan that is compiled in.
 """

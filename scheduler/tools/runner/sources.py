@@ -1,4 +1,4 @@
-"""The folder that a runner is built from: C++ sources, the plan of one bundle, and the bundle's TFLite file."""
+"""The folder from which a runner is built: C++ sources, the plan of one bundle, and the bundle's TFLite file."""
 
 import hashlib
 import os
@@ -24,19 +24,19 @@ from scheduler.runtime.record import SCHEMA, Opening
 
 @dataclass(frozen=True)
 class Patch:
-    """Four bytes of a file that become another number."""
+    """Four bytes of a file to replace with a number."""
 
-    at: int  # Where they begin.
-    value: int  # The number, little-endian.
+    at: int  # Position of the first byte.
+    value: int  # New number, little-endian.
 
 
 def patches(content: bytes, file: TfliteFile, signature: str) -> list[Patch]:
-    """Return the changes to a file's memory that leave one signature and its subgraph only.
+    """Return the changes to a file in memory that leave only one signature and its subgraph.
 
-    A list of a flatbuffer is its length and then an offset for each element,
-    relative to where it stands: a list that begins four bytes before an
-    element has that element alone, once the four bytes say that it has one.
-    Weights stay where they are, so that many such copies share them.
+    A list of a flatbuffer is its length followed by an offset for each element,
+    relative to the offset's own position: a list that begins four bytes before an
+    element has only that element, if these four bytes contain the length 1.
+    Weights stay in place, so that many such copies share them.
     """
     file.ends(signature)
     definitions = file.model["signature_defs"]
@@ -49,19 +49,19 @@ def patches(content: bytes, file: TfliteFile, signature: str) -> list[Patch]:
     vector = field + _u32(content, field)
     entry = vector + 4 + 4 * number
     index = _slot(content, entry + _u32(content, entry), "SignatureDef", "subgraph_index")
-    if index:  # left out where it is 0 already
+    if index:  # omitted in the file if it is 0
         patched.append(Patch(index, 0))
     return patched
 
 
 def _only(content: bytes, field: int, element: int) -> tuple[Patch, Patch]:
-    """Let the list that a field points to begin at one of its elements, and end there."""
+    """Return changes after which the list of a field begins and ends with one of its elements."""
     length = field + _u32(content, field) + 4 * element
     return Patch(field, length - field), Patch(length, 1)
 
 
 def _slot(content: bytes, table: int, kind: str, field: str) -> int:
-    """Return where a field of a table stands; 0 if it was left out."""
+    """Return the position of a field in a table; 0 if it is omitted."""
     index = table - struct.unpack_from("<i", content, table)[0]
     place = 4 + 2 * TABLES[kind][field][0]
     if place >= struct.unpack_from("<H", content, index)[0]:
@@ -74,14 +74,14 @@ def _u32(content: bytes, offset: int) -> int:
     return int(struct.unpack_from("<I", content, offset)[0])
 
 
-#: Version of what `cpp/plan_types.h` describes.
+#: Version of the format described in `cpp/plan_types.h`.
 FORMAT = 1
 
-#: Axes of a tensor that the runner takes.
+#: Maximum number of axes of a tensor in the runner.
 MAX_RANK = 8
 
-#: How a processor's work is started, by its family (paper 003, Algorithm 1): a GPU's is enqueued, the CPU's runs on the
-#: calling thread, and that of anything else is handed to a thread of its own.
+#: Dispatch by family of processor (paper 003, Algorithm 1): work for a GPU is enqueued, the CPU's work runs on the
+#: calling thread, and work for any other processor runs on a separate thread.
 _DISPATCH: Mapping[str, Dispatch] = {"cpu": "inline", "gpu": "async"}
 
 _KINDS: Mapping[Dispatch, str] = {"async": "kAsync", "blocking": "kBlocking", "inline": "kInline"}
@@ -100,7 +100,7 @@ namespace plan {
 
 
 def plan_header(content: bytes, path: Path) -> str:
-    """Return the text of `plan.h` for a file."""
+    """Return the text of `plan.h` for a TFLite file."""
     file = parse_tflite(content, path)
     plan = make_plan(file.plan)
     tensors = {tensor.name: number for number, tensor in enumerate(file.plan.tensors)}
@@ -109,7 +109,7 @@ def plan_header(content: bytes, path: Path) -> str:
             raise StretchError(
                 f"tensor `{tensor.name}` of {path} is {tensor.dtype} with {len(tensor.shape)} axes", "the runner takes float32"
             )
-    # in the order in which the state machine sets them to work
+    # in the order in which the state machine starts them
     processors = sorted(
         dict.fromkeys(sub.processor for sub in plan.subgraphs.values()), key=lambda name: [*_KINDS].index(dispatch_of(name))
     )
@@ -167,7 +167,7 @@ def _plan_start(plan: ExecutionPlan) -> bytes:
 
 
 def _meetings(plan: ExecutionPlan) -> dict[str, int]:
-    """Return the numbers of the branches that can start together: those of a segment, on processors of their own, that read the same."""
+    """Return the group of each branch that can start together with others: of one segment, on different processors, with equal inputs."""
     together: dict[tuple[str, tuple[str, ...]], list[PlannedSubgraph]] = {}
     for sub in plan.subgraphs.values():
         together.setdefault((sub.segment, tuple(sorted(set(sub.inputs)))), []).append(sub)
@@ -201,18 +201,18 @@ def _numbers(name: str, numbers: Sequence[int]) -> str:
 
 
 def _text(text: str) -> str:
-    """Return a string of C++, whatever is in it: names come from files of others."""
+    """Return a C++ string literal for any text, because names come from foreign files."""
     # `?` may begin a trigraph
     printable = set(range(0x20, 0x7F)) - set(b'"\\?')
     return '"' + "".join(chr(byte) if byte in printable else f"\\{byte:03o}" for byte in text.encode()) + '"'
 
 
-#: Names of the files that are written with the sources.
+#: Names of the files written in addition to the sources.
 PLAN, MODEL = "plan.h", "model.tflite"
 
 
 def write_runner(bundle: Bundle, out: Path) -> list[str]:
-    """Write a folder that CMake builds a runner of one bundle in."""
+    """Write a folder in which CMake builds a runner of one bundle, and return the names of its files."""
     if out.exists():
         raise StretchError(f"{out} exists already", "choose a new folder with --out")
     content, _ = bundle_tflite(bundle)

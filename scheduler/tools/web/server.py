@@ -1,8 +1,8 @@
-"""Serves the page of `stretch web` to one browser at a time, and checks what it sends back.
+"""Serves the page of `stretch web` to one browser at a time, and checks the page's answers.
 
-The server is Python's own: a handful of fixed addresses, one reader, no framework to keep up to date. Every address has
-a random token in front; of a bundle only the files that its manifest lists are served. A page on another machine needs https,
-since browsers give WebGPU and shared memory to secure origins alone; the certificate is made for this run.
+The server is Python's own: a few fixed addresses, one reader, and no framework to keep up to date. Every address starts
+with a random token, and of a bundle only the files in its manifest are served. A page on another machine needs https,
+because browsers allow WebGPU and shared memory only for secure origins; the certificate is made for one run.
 """
 
 import datetime
@@ -47,12 +47,12 @@ from scheduler.runtime.sequential import Sequential
 
 PAGE = Path(__file__).parent / "page"
 
-#: ONNX Runtime Web: its version, and the SHA-512 of the package that npm serves (MIT, 34 MB packed).
+#: ONNX Runtime Web: its version, and the SHA-512 of npm's package (MIT, 34 MB packed).
 RUNTIME, RUNTIME_SHA512 = (
     "onnxruntime-web@1.30.0",
     "ab4cbe26baedba45d2cec05610c71c55fa97db92d19a8b171c5f8269126683ca590a5cdc57bb2f35ce2b298de32f4d956fb42644c0ecd528a0a91e025c07ca61",
 )
-#: Downloads of the page: 14 MB of WebAssembly for the CPU, 27 MB for WebGPU; gzip leaves a third of both.
+#: Files that the page downloads: 14 MB of WebAssembly for the CPU, 27 MB for WebGPU; gzip reduces both to a third.
 RUNTIME_FILES = (
     "ort.wasm.min.mjs",
     "ort-wasm-simd-threaded.mjs",
@@ -62,10 +62,10 @@ RUNTIME_FILES = (
     "ort-wasm-simd-threaded.asyncify.wasm",
 )
 
-#: A message of the page is at most this long, in bytes.
+#: Maximum size of a message from the page, bytes.
 MAX_BYTES = 4 << 20
 
-#: Largest difference from this machine's runtime, relative to the largest output, that counts as right.
+#: Largest difference from this machine's runtime, relative to the largest output, that counts as correct.
 TOLERANCE = 1e-4
 
 _HEADERS = {
@@ -87,11 +87,11 @@ def runtime_folder(archive: Path | None = None) -> Path:
     """Return the folder of ONNX Runtime Web's files, unpacked once into the cache.
 
     Args:
-        archive: The package as a file; None to have `npm` download it.
+        archive: The package as a file; None to download it with `npm`.
 
     Raises:
-        MissingBackendError: Without a package and without `npm`, or where the download fails.
-        StretchError: If the package is another one.
+        MissingBackendError: Without a package and without `npm`, or if the download fails.
+        StretchError: If the file is another package.
     """
     folder = cache_folder(RUNTIME.replace("@", "-"))
     if all((folder / name).is_file() for name in RUNTIME_FILES):
@@ -129,10 +129,10 @@ def _download(folder: Path) -> Path:
 
 
 class PageBundle:
-    """A bundle as the page gets it.
+    """A bundle in the form that the page gets.
 
     Args:
-        name: Its name in addresses.
+        name: Name of the bundle in addresses.
         title: Name of the bundle on the page.
         bundle: The bundle, whose tensors must all be in fp32.
 
@@ -185,7 +185,7 @@ class PageBundle:
             self.tensors |= {(control, key): value for key, value in zip(manifest.outputs, arrays, strict=True)}
 
     def machine(self) -> Machine:
-        """Return the state machine that the page's has to answer like."""
+        """Return the state machine that the page's machine must agree with."""
         places = {
             name: Placement(step.processor, "browser", (), step.processor, "blocking", False, "in the page")
             for name, step in self.plan.subgraphs.items()
@@ -200,7 +200,7 @@ _Times = Annotated[list[_Ms], msgspec.Meta(max_length=10_000)]
 
 
 class BrowserDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The browser's own description."""
+    """Description of the browser by the page."""
 
     agent: _Text
     cores: Annotated[int, msgspec.Meta(ge=1, le=4096)]
@@ -212,91 +212,91 @@ class BrowserDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BrowserSpan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A step of one inference, ms from its start."""
+    """A step of one inference, in ms from the inference's start."""
 
     step: _Name
     queue: _Name
     start_ms: Annotated[float, msgspec.Meta(ge=-1, le=1e7)]
     end_ms: Annotated[float, msgspec.Meta(ge=-1, le=1e7)]
-    handover_ms: Annotated[float, msgspec.Meta(ge=-1, le=1e7)]  # From the page to the worker and back, without the step; 0 for a join.
+    handover_ms: Annotated[float, msgspec.Meta(ge=-1, le=1e7)]  # Time from the page to the worker and back, without the step; 0 for a join.
 
 
 class _Turn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An event of the page's machine, and what it answered."""
+    """An event of the page's state machine, with its answer."""
 
     event: Event
     instructions: list[Instruction]
 
 
 class BrowserRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Times of one bundle, and a recording of its first inference."""
+    """Times of one bundle, and a record of its first inference."""
 
     bundle: _Name
     device: BrowserDevice
     threads: Annotated[int, msgspec.Meta(ge=1, le=4096)]
     providers: dict[_Name, _Name]  # Provider that ran each processor's work.
-    times_ms: dict[_Name, _Times]  # Of each measured network, by rounds.
-    differences: dict[_Name, Annotated[float, msgspec.Meta(ge=0)] | None]  # From this machine's outputs; None if not finite.
+    times_ms: dict[_Name, _Times]  # Times of each measured network, by rounds.
+    differences: dict[_Name, Annotated[float, msgspec.Meta(ge=0)] | None]  # Differences from this machine's outputs; None if not finite.
     spans: Annotated[list[BrowserSpan], msgspec.Meta(max_length=40_000)]
     record: Annotated[list[_Turn], msgspec.Meta(max_length=100_000)]
 
 
 class _PartialRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Times of all measured networks while rounds go on."""
+    """Times of all measured networks so far."""
 
     times_ms: dict[_Name, _Times]
 
 
 class BrowserRatio(msgspec.Struct, frozen=True, kw_only=True):
-    """Another network's time over the branches': above 1 where the branches are faster."""
+    """Another network's time over the branches': above 1 the branches are faster."""
 
-    over: str  # The other network.
-    ratio: float  # Of the medians.
+    over: str  # Name of the other network.
+    ratio: float  # Ratio of the medians.
     low: float  # Lower end of the 95 % interval.
-    high: float | None  # Upper end; None if there are too few rounds for one.
+    high: float | None  # Upper end; None with too few rounds for an interval.
 
 
 class BrowserAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A browser's measurements of a bundle; the fields are keys of `stretch web --json`."""
 
     bundle: str  # Folder of the bundle.
-    browser: str  # As the browser names itself.
-    threads: int  # Of WebAssembly on the CPU.
+    browser: str  # Browser by its own name.
+    threads: int  # Number of WebAssembly threads on the CPU.
     providers: dict[str, str]  # Provider that ran each processor's work: ``wasm``, ``webgpu`` or ``webnn``.
     lacks: list[str]  # Features that the browser lacks.
-    median_ms: dict[str, float]  # Of each network.
+    median_ms: dict[str, float]  # Median time of each network.
     p90_ms: dict[str, float]
-    rounds: int  # Of each network.
+    rounds: int  # Number of rounds of each network.
     macs_ratio: dict[str, float]  # Multiply-accumulates over the original's.
-    ratios: list[BrowserRatio]  # The branches against each single processor.
-    differences: dict[str, float | None]  # From this machine's outputs, relative to the largest.
-    right: bool  # Whether all are below `TOLERANCE`.
-    overlap_ms: float  # Time of the typical inference during which two processors computed.
-    handover_ms: float | None  # Median over its subgraphs of what messages to a worker and back take; None if there is none.
-    predicted_ms: float | None  # For the device that the bundle was planned for.
-    sentences: list[str]  # The same in words.
+    ratios: list[BrowserRatio]  # Comparison of the branches with each single processor.
+    differences: dict[str, float | None]  # Differences from this machine's outputs, relative to the largest.
+    right: bool  # Whether all differences are below `TOLERANCE`.
+    overlap_ms: float  # Time of the median inference during which two processors computed.
+    handover_ms: float | None  # Median time of the messages to a worker and back over the subgraphs; None without any.
+    predicted_ms: float | None  # Predicted time for the device of the plan.
+    sentences: list[str]  # The results in words.
 
 
 class Measurer(Protocol):
-    """Asks the page to time networks, and makes a profile of the times."""
+    """Lets the page time networks, and makes a profile from the times."""
 
     def answer(self, message: bytes) -> dict[str, Any]:
-        """Return the next measurement for the page; ``done`` when there is enough."""
+        """Return the next measurement for the page, or ``done`` when there are enough."""
 
     def network(self, name: str) -> bytes | None:
-        """Return a network's ONNX file; None if there is none of that name."""
+        """Return a network's ONNX file; None for an unknown name."""
 
 
 @dataclass
 class PageServer:
-    """The server.
+    """The server of the page.
 
     Args:
         bundles: Bundles that the page runs.
         runtime: Folder of ONNX Runtime Web.
-        host: Address to listen at; other than a loopback address the page is served by https.
-        port: Port; 0 for any that is free.
-        measurer: Has the page measure networks first.
+        host: Address to listen at; for other than loopback addresses the page is served by https.
+        port: Port; 0 for any free one.
+        measurer: Lets the page measure networks first; None for none.
         report: Gets sentences for the person who started the server.
     """
 
@@ -307,15 +307,15 @@ class PageServer:
     measurer: Measurer | None = None
     report: Callable[[str], None] = lambda text: None
     answers: list[BrowserAnswer] = field(default_factory=list)
-    lines: list[Opening | Line] = field(default_factory=list)  # A record of the runs' first inferences, for `record.replay`.
+    lines: list[Opening | Line] = field(default_factory=list)  # A record of the first inferences of all runs, for `record.replay`.
     ended: threading.Event = field(default_factory=threading.Event)
-    problem: str | None = None  # Why the page gave up.
+    problem: str | None = None  # Reason why the page gave up, or None.
 
     def __post_init__(self) -> None:
-        """Listen."""
+        """Start to listen at the address."""
         self.token = secrets.token_urlsafe(16)
         self.lock = threading.Lock()
-        self.busy = False  # Whether a page runs.
+        self.busy = False  # Whether a page is running.
         handler = type("PageHandler", (_Handler,), {"server_page": self})
         try:
             self._server = _Server((self.host, self.port), handler)
@@ -332,7 +332,7 @@ class PageServer:
             self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
 
     def reachable_at(self) -> str:
-        """Return the address that others know this machine by."""
+        """Return the address under which other machines reach this one."""
         if self.host not in ("0.0.0.0", "::"):
             return self.host
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -345,11 +345,11 @@ class PageServer:
 
     @property
     def address(self) -> str:
-        """Return the address to open in the browser."""
+        """Address to open in the browser."""
         return f"{'https' if self.secure else 'http'}://{self.reachable_at()}:{self.port}/{self.token}/"
 
     def __enter__(self) -> "PageServer":
-        """Serve in a thread."""
+        """Start to serve in a thread, and return the server."""
         threading.Thread(target=self._server.serve_forever, name="web", daemon=True).start()
         return self
 
@@ -365,10 +365,10 @@ class PageServer:
         return {"purpose": purpose, "profile": self.measurer is not None, "bundles": [shown.page for shown in self.bundles]}
 
     def result(self, message: bytes) -> dict[str, Any]:
-        """Take in the times of a bundle.
+        """Check the times of a bundle, keep them, and return their summary for the page.
 
         Raises:
-            StretchError: If they cannot be what the page measured.
+            StretchError: If the page cannot have measured them.
         """
         run = msgspec.json.decode(message, type=BrowserRun)
         shown = next((shown for shown in self.bundles if shown.name == run.bundle), None)
@@ -392,10 +392,10 @@ class PageServer:
 
 
 def _ratios(times: Mapping[str, Sequence[float]]) -> dict[str, BrowserRatio]:
-    """Return each network's time over the branches'.
+    """Return the ratio of each network's time to the branches'.
 
     Raises:
-        StretchError: If the times are not of all networks by rounds.
+        StretchError: If the times do not include all networks in all rounds.
     """
     if "branches" not in times or len({len(values) for values in times.values()}) != 1 or not times["branches"]:
         raise StretchError("the page sent no times of all variants by rounds")
@@ -447,7 +447,7 @@ def _check_run(bundle: PageBundle, run: BrowserRun) -> BrowserAnswer:
 
 
 def _overlap(spans: Sequence[BrowserSpan]) -> float:
-    """Time during which at least two queues had a step, ms."""
+    """Return the time in ms during which at least two queues ran a step."""
     moments = sorted([(span.start_ms, 1) for span in spans] + [(span.end_ms, -1) for span in spans])
     total, running, before = 0.0, 0, 0.0
     for time, change in moments:
@@ -457,7 +457,7 @@ def _overlap(spans: Sequence[BrowserSpan]) -> float:
 
 
 def _certificate(folder: Path, host: str) -> Path:
-    """Return a certificate of its own for one run, with its key, in one file."""
+    """Return a self-signed certificate for one run, with its key, in one file."""
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization
@@ -497,7 +497,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A page that was closed is no error, nor is a handshake of a browser that does not trust the certificate yet."""
+        """Ignore a closed page, and a browser that does not yet trust the certificate; report other errors."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
@@ -508,7 +508,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 60
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: the terminal gets sentences."""
+        """Print nothing: the terminal gets only sentences."""
 
     def _send(self, status: HTTPStatus, content: bytes, kind: str = "application/json", headers: Mapping[str, str] | None = None) -> None:
         self.send_response(status)
@@ -522,7 +522,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(status, json.dumps({"problem": problem}).encode())
 
     def _path(self) -> list[str] | None:
-        """Return the address below the token; refuses the others."""
+        """Return the address after the token; refuse addresses without it."""
         parts = self.path.partition("?")[0].split("/")[1:]
         if len(parts) < 2 or not secrets.compare_digest(parts[0].encode(), self.server_page.token.encode()):
             self._refuse(HTTPStatus.FORBIDDEN, "this address lacks the token that `stretch web` printed")
@@ -530,7 +530,7 @@ class _Handler(BaseHTTPRequestHandler):
         return parts[1:]
 
     def do_GET(self) -> None:
-        """Files of the page, of the runtime and of bundles."""
+        """Send files of the page, of the runtime and of bundles."""
         match self._path():
             case None:
                 return
@@ -558,7 +558,7 @@ class _Handler(BaseHTTPRequestHandler):
         shown = next((shown for shown in self.server_page.bundles if shown.name == name), None)
         if shown is not None and segments[:1] == ["files"] and (file := "/".join(segments[1:])) in shown.manifest.files:
             path = shown.bundle.file(file)
-            # the page's runtime takes one file a network, with its weights inside
+            # the page's runtime needs one file per network, with embedded weights
             content = onnx.load(path).SerializeToString() if path.suffix == ".onnx" else path.read_bytes()
             self._send(HTTPStatus.OK, content, "application/octet-stream")
         elif shown is not None and len(segments) == 2 and (values := shown.tensors.get((segments[0], segments[1]))) is not None:
@@ -567,7 +567,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.NOT_FOUND, "there is nothing at this address")
 
     def do_POST(self) -> None:
-        """Read the page's report."""
+        """Answer a message of the page."""
         parts, page = self._path(), self.server_page
         if parts is None:
             return
