@@ -1,8 +1,8 @@
 """Priors of processors without a fit: from all fitted relatives, calibrated by the times of a few whole networks.
 
-The relatives of a processor are the processors of its family that were fitted at the same
-precision, in the same runtime and with as many cores; a profile may name backends of others if none of
-its own kind was fitted. Each relative is left out in turn: the others, scaled by the ratios of peaks and
+The relatives of a processor are the processors of its family that were fitted at the same precision, in the same
+runtime and with the same number of cores; a profile may name backends of other kinds if none of its own kind was
+fitted. Each relative is left out in turn: the others, scaled by the ratios of peaks and
 bandwidths, predict the networks measured on it. The error of its median network is one sample of
 the error for an unmeasured chip; a normal distribution over chips (Student's t, because they are few),
 with the scatter of networks within a chip, gives the interval.

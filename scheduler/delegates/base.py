@@ -71,7 +71,7 @@ class Invocation(ABC):
 
 
 class AsyncInvocation(Invocation):
-    """An invocation whose processor has a command queue of its own."""
+    """An invocation on a processor with its own command queue."""
 
     @abstractmethod
     def enqueue(self) -> None:
@@ -220,7 +220,7 @@ class Delegate(ABC):
     reentrant: ClassVar[bool] = False
     #: Whether the outputs are the subgraph's results.
     computes: ClassVar[bool] = True
-    #: Kinds of processors that the delegate is the default for, such as ``gpu``; other kinds run on it where they are mapped to it.
+    #: Kinds of processors that the delegate drives without a mapping, such as ``gpu``; other kinds run on it where they are mapped to it.
     drives: ClassVar[tuple[str, ...]] = ()
     #: Fusion rules (`predictors/fusion_rules`) by which `stretch profile` measures its processors; empty where it reports no times of kernels.
     fuses: ClassVar[str] = ""

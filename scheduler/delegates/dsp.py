@@ -113,7 +113,7 @@ def _load() -> QnnLibrary:
     try:
         if not _devices(onnxruntime):
             onnxruntime.register_execution_provider_library(PROVIDER, str(package.get_library_path()))
-    # ONNX Runtime's exceptions share no base class of their own.
+    # ONNX Runtime's exceptions have no common base class.
     except Exception as error:
         raise MissingBackendError(f"the `dsp` delegate cannot load the QNN provider: {first_line(error)}", INSTALL) from error
     try:
@@ -201,7 +201,7 @@ def _chip_session(file: Path, chip: Chip, settings: dict[str, str]) -> Any:
     options = session_options(load_library(), {"session.disable_cpu_ep_fallback": "1", **settings}, provider)
     try:
         return onnxruntime.InferenceSession(str(file), options)
-    # ONNX Runtime's exceptions share no base class of their own.
+    # ONNX Runtime's exceptions have no common base class.
     except Exception as error:
         reason = first_line(error)
         raise StretchError(f"the QNN provider cannot load {file.name} for {chip.name}: {reason}") from error
@@ -391,7 +391,7 @@ def _session(library: Any, file: str, name: str, more: dict[str, str] | None = N
     try:
         with _LOCK:  # the provider's set-up of its backend is global
             return onnxruntime.InferenceSession(file, options)
-    # ONNX Runtime's exceptions share no base class of their own.
+    # ONNX Runtime's exceptions have no common base class.
     except Exception as error:
         left = _left_to_the_cpu(library, file)
         if left:

@@ -62,6 +62,6 @@ def open_session(
         options.add_session_config_entry(key, value)
     try:
         return onnxruntime.InferenceSession(content or str(model), options, providers=list(providers))
-    # ONNX Runtime's exceptions share no base class of their own.
+    # ONNX Runtime's exceptions have no common base class.
     except Exception as error:
         raise StretchError(f"ONNX Runtime cannot load {model}: {first_line(error)}") from error

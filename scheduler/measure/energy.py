@@ -116,7 +116,7 @@ def supplies(root: Path) -> list[Path]:
     return sorted(sources, key=lambda path: (read_word(path / "type") != "Battery", path.name))
 
 
-#: Minimum time, s: counters change about once per millisecond, a hundredth of it.
+#: Minimum time, s: counters change about once per millisecond, which is a hundredth of it.
 RAPL_MIN_S = 0.1
 
 

@@ -204,7 +204,7 @@ class Client:
     placements: Mapping[str, Placement]  # Placement of each subgraph for its next start.
     lanes: int = 1  # Maximum number of inferences at once.
     weight: float = 1.0  # A client with twice the weight gets twice the share of a contended queue.
-    movable: frozenset[str] = frozenset()  # Delegates whose subgraphs may run on any queue with such a delegate and as many cores.
+    movable: frozenset[str] = frozenset()  # Delegates whose subgraphs may run on any queue with the delegate and equally many cores.
 
     def __post_init__(self) -> None:
         """Check lanes and weight, and keep only the placements of the plan's subgraphs."""

@@ -111,7 +111,7 @@ class _OnnxRunner:
     def compute(self) -> None:
         try:
             self._session.run_with_iobinding(self._binding)
-        # ONNX Runtime's exceptions share no base class of their own
+        # ONNX Runtime's exceptions have no common base class
         except Exception as error:
             raise StretchError(f"ONNX Runtime cannot run the file: {first_line(error)[:160]}") from error
 

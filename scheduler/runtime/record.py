@@ -41,7 +41,7 @@ class Opening(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
     placements: dict[str, Placement]  # Placement of each subgraph.
     lanes: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]  # Maximum number of inferences at once.
     caller: bool  # Whether the thread that reports events also works.
-    movable: tuple[str, ...] = ()  # Delegates whose subgraphs may run on any queue with as many cores.
+    movable: tuple[str, ...] = ()  # Delegates whose subgraphs may run on any queue with the same number of cores.
 
     @classmethod
     def of(cls, number: int, machine: Machine) -> "Opening":

@@ -44,7 +44,7 @@ Activity = Literal["start", "in", "subgraph", "out", "join"]
 
 @dataclass(frozen=True)
 class StepTime:
-    """Time of a step while at most the other branches of its segment run."""
+    """Time of a step if only the other branches of its segment run at the same time."""
 
     processor: str  # Processor of the device that the step occupies.
     parts: tuple[tuple[Activity, float], ...]  # Activities in order with the time of each, ms; at least one.

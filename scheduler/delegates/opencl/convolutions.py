@@ -167,7 +167,7 @@ LOAD_VARIANTS: tuple[dict[str, int], ...] = ({"REGIONS": 0}, {"MERGED": 0})
 
 
 def suits_depthwise(conv: Convolution) -> bool:
-    """Return whether the depthwise kernel suits: each channel has a group of its own, and the window is not too wide."""
+    """Return whether the depthwise kernel suits: each channel is its own group, and the window is not too wide."""
     channels = conv.input[1]
     return conv.groups == channels == conv.output[1] and channels > 1 and conv.kernel[1] <= MAX_WIDTH and conv.residual is None
 

@@ -121,7 +121,7 @@ def _session(file: Path) -> Any:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
         return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-    # ONNX Runtime's exceptions share no base class of their own.
+    # ONNX Runtime's exceptions have no common base class.
     except Exception as error:
         raise StretchError(
             f"{file} does not run on ONNX Runtime's CPU provider, so no change of it can be compared: {_line(error)}"

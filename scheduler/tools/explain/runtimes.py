@@ -76,7 +76,7 @@ def read_session(onnxruntime: ModuleType, model: ForeignModel, options: Any, ver
             options.optimized_model_filepath = str(optimised)
         try:
             session = onnxruntime.InferenceSession(content, options, **settings)
-        # ONNX Runtime's exceptions share no base class of their own.
+        # ONNX Runtime's exceptions have no common base class.
         except Exception as error:
             verdict.refused = " ".join(str(error).split())[:600]
             verdict.at = find_mentioned(model, verdict.refused)
