@@ -181,9 +181,9 @@ class OpGraph:
 
     def op_rows(self, op: Op, start: int, stop: int) -> Band:
         """Return the computation of rows `start` to `stop` of one operator's output: the rows read of each input, and the operator."""
-        has = height(op.shape)
-        if not 0 <= start < stop <= has:
-            raise StretchError(f"operator `{op.name}` has {has} rows, not rows {start} to {stop}")
+        row_count = height(op.shape)
+        if not 0 <= start < stop <= row_count:
+            raise StretchError(f"operator `{op.name}` has {row_count} rows, not rows {start} to {stop}")
         return kind_of(op.kind).rows(self.input_shapes(op), op.attrs, Rows(start, stop))
 
     def op_slice(self, op: Op, channels: Channels) -> Slice:

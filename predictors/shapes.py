@@ -58,11 +58,11 @@ def window_shape(image: Shape, attrs: Attrs, channels: int) -> Shape:
         (h, kernel[0], stride[0], dilation[0], top, bottom),
         (w, kernel[1], stride[1], dilation[1], left, right),
     ):
-        o = rounding((size + before + after - d * (k - 1) - 1) / s) + 1
+        count = rounding((size + before + after - d * (k - 1) - 1) / s) + 1
         # A window that starts in the far padding is dropped, as in torch and ONNX.
-        if attrs.get("ceil_mode") and (o - 1) * s >= size + before:
-            o -= 1
-        out.append(o)
+        if attrs.get("ceil_mode") and (count - 1) * s >= size + before:
+            count -= 1
+        out.append(count)
     return (n, channels, out[0], out[1])
 
 

@@ -82,10 +82,10 @@ def filters(view: OperatorView, requested: Channels) -> Slice:
     if groups == 1:
         return Slice((full_range(view.inputs[0]),), requested, {**view.attrs, "out_channels": len(requested)})
     written, read = out // groups, width(view.inputs[0]) // groups
-    first, behind = requested.start // written, -(-requested.stop // written)
-    computes = Channels(first * written, behind * written)
-    attrs = {**view.attrs, "out_channels": len(computes), "groups": behind - first}
-    return Slice((Channels(first * read, behind * read),), computes, attrs)
+    first, stop = requested.start // written, -(-requested.stop // written)
+    computes = Channels(first * written, stop * written)
+    attrs = {**view.attrs, "out_channels": len(computes), "groups": stop - first}
+    return Slice((Channels(first * read, stop * read),), computes, attrs)
 
 
 def columns(view: OperatorView, requested: Channels) -> Slice:
@@ -99,8 +99,8 @@ def pieces(view: OperatorView, requested: Channels) -> Slice:
     """Return for each of several concatenated inputs the channels in the requested range."""
     reads, start = [], 0
     for shape in view.inputs:
-        first, behind = max(requested.start - start, 0), min(requested.stop - start, width(shape))
-        reads.append(Channels(first, behind) if first < behind else Channels(0, 0))
+        first, stop = max(requested.start - start, 0), min(requested.stop - start, width(shape))
+        reads.append(Channels(first, stop) if first < stop else Channels(0, 0))
         start += width(shape)
     return Slice(tuple(reads), requested, view.attrs)
 
@@ -116,5 +116,5 @@ def cut_out(view: OperatorView, requested: Channels) -> Slice:
 def flattened(view: OperatorView, requested: Channels) -> Slice:
     """Return the channels of a flattened image: each has as many consecutive elements as the image has pixels."""
     area = prod(view.inputs[0][2:])
-    first, behind = requested.start // area, -(-requested.stop // area)
-    return Slice((Channels(first, behind),), Channels(first * area, behind * area), view.attrs)
+    first, stop = requested.start // area, -(-requested.stop // area)
+    return Slice((Channels(first, stop),), Channels(first * area, stop * area), view.attrs)

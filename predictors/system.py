@@ -76,8 +76,8 @@ def keep_freed_memory() -> Iterator[None]:
     try:
         yield
     finally:
-        for number, usual in (_TRIM_THRESHOLD, _MMAP_MAX):
-            library.mallopt(number, usual)
+        for number, default in (_TRIM_THRESHOLD, _MMAP_MAX):
+            library.mallopt(number, default)
         library.malloc_trim(0)
 
 
@@ -95,19 +95,19 @@ def deferred_interrupts() -> Iterator[None]:
 
     This works only where Ctrl-C raises `KeyboardInterrupt`: in the main thread of a program without its own handler.
     """
-    usual = signal.getsignal(signal.SIGINT)
-    pressed: list[int] = []
+    handler = signal.getsignal(signal.SIGINT)
+    interrupts: list[int] = []
     try:
-        if usual is signal.default_int_handler:
-            signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
+        if handler is signal.default_int_handler:
+            signal.signal(signal.SIGINT, lambda number, frame: interrupts.append(number))
     except ValueError:  # another thread, in which Ctrl-C raises nothing
-        usual = None
+        handler = None
     try:
         yield
     finally:
-        if usual is signal.default_int_handler:
-            signal.signal(signal.SIGINT, usual)
-        if pressed:
+        if handler is signal.default_int_handler:
+            signal.signal(signal.SIGINT, handler)
+        if interrupts:
             raise KeyboardInterrupt
 
 

@@ -388,9 +388,9 @@ def scaled_prior(units: Vector, times: Vector, priors: Sequence[TermPrior]) -> V
     rows = (units @ parts) / times[:, None]
     scale = np.maximum(rows.mean(axis=0), np.finfo(float).tiny)
     # A launch takes 3 µs before any measurement.
-    weak = np.array([[0.0, 0.0, 0.3 / 3e-3]])
+    launch_prior = np.array([[0.0, 0.0, 0.3 / 3e-3]])
     per_mac, per_byte, per_launch = (
-        solve(np.vstack([rows / scale, weak / scale]), np.ones(len(times) + 1) * np.append(np.ones(len(times)), 0.3), None) / scale
+        solve(np.vstack([rows / scale, launch_prior / scale]), np.ones(len(times) + 1) * np.append(np.ones(len(times)), 0.3), None) / scale
     )
     per_byte, per_launch = max(per_byte, MIN_BYTE_MACS * per_mac), max(per_launch, MIN_LAUNCH_MS)
     sizes: Vector = parts @ np.array([per_mac, per_byte, per_launch])

@@ -50,15 +50,15 @@ def up(n: Any, multiple: int) -> Any:
 
 def outputs(cost: Any, grain: Grain) -> Any:
     """Return the computed elements, with whole slices of output channels, or of groups if each group has one channel."""
-    lone = (cost.in_channels == 1) & (cost.out_channels == 1)
-    channels = lone * up(cost.groups, grain.width_slice) + (1 - lone) * up(cost.out_channels, grain.width_slice) * cost.groups
+    single = (cost.in_channels == 1) & (cost.out_channels == 1)
+    channels = single * up(cost.groups, grain.width_slice) + (1 - single) * up(cost.out_channels, grain.width_slice) * cost.groups
     return cost.pixels * channels
 
 
 def serial(cost: Any, grain: Grain) -> Any:
     """Return the products that each output element sums one after the other, with whole slices of input channels."""
-    lone = (cost.in_channels == 1) & (cost.out_channels == 1)
-    return cost.taps * (lone * 1 + (1 - lone) * up(cost.in_channels, grain.reduce_slice))
+    single = (cost.in_channels == 1) & (cost.out_channels == 1)
+    return cost.taps * (single * 1 + (1 - single) * up(cost.in_channels, grain.reduce_slice))
 
 
 terms.register("launch")(Term(lambda cost, grain: cost.pixels * 0 + 1, "launch"))

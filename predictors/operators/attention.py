@@ -61,8 +61,8 @@ def _channels(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Piec
 
 def _of_heads(attrs: Attrs, heads: int) -> Attrs:
     """Return the attributes for another number of heads; an added tensor has a row for each head, or one for all."""
-    was = integer(attrs, "heads")
-    added = {name: (heads, *ints(attrs, name)[1:]) for name in ADDED if name in attrs and ints(attrs, name)[0] == was > 1}
+    old_heads = integer(attrs, "heads")
+    added = {name: (heads, *ints(attrs, name)[1:]) for name in ADDED if name in attrs and ints(attrs, name)[0] == old_heads > 1}
     return {**attrs, "heads": heads, **added}
 
 
@@ -70,9 +70,9 @@ def _slices(view: OperatorView, requested: Channels) -> Slice:
     """Return the whole heads that contain the requested channels."""
     heads = integer(view.attrs, "heads")
     written = view.shape[1] // heads
-    first, behind = requested.start // written, -(-requested.stop // written)
-    reads = tuple(Channels(first * (shape[1] // heads), behind * (shape[1] // heads)) for shape in view.inputs)
-    return Slice(reads, Channels(first * written, behind * written), _of_heads(view.attrs, behind - first))
+    first, stop = requested.start // written, -(-requested.stop // written)
+    reads = tuple(Channels(first * (shape[1] // heads), stop * (shape[1] // heads)) for shape in view.inputs)
+    return Slice(reads, Channels(first * written, stop * written), _of_heads(view.attrs, stop - first))
 
 
 kinds.register("attention")(

@@ -45,9 +45,9 @@ def _grouped_slices(view: OperatorView, requested: Channels) -> Slice:
     if count == 1:
         return all_channels(view, requested)
     per = view.shape[1] // count
-    first, behind = requested.start // per, -(-requested.stop // per)
-    part = Channels(first * per, behind * per)
-    return Slice((part,), part, {**view.attrs, "groups": behind - first})
+    first, stop = requested.start // per, -(-requested.stop // per)
+    part = Channels(first * per, stop * per)
+    return Slice((part,), part, {**view.attrs, "groups": stop - first})
 
 
 kinds.register("batch_norm")(

@@ -142,9 +142,9 @@ def _check_plan(file: TfliteFile) -> None:
     """Raise StretchError unless the file has a signature with the right tensors for each step of the plan."""
     plan = file.plan
     shapes = {tensor.name: tensor.shape for tensor in plan.tensors}
-    none: dict[str, Rows] = {}
+    no_rows: dict[str, Rows] = {}
     steps = {s.name: (s.inputs, s.outputs, s.rows) for s in plan.subgraphs}
-    steps |= {j.name: (j.inputs, (j.output,), none) for j in plan.joins}
+    steps |= {j.name: (j.inputs, (j.output,), no_rows) for j in plan.joins}
     keys = {definition["signature_key"] for definition in file.model["signature_defs"]}
     if keys != steps.keys():
         raise StretchError(f"the signatures of {file.path} are not the subgraphs and joins of its plan", _HINT)

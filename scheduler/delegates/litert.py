@@ -318,9 +318,9 @@ class AcceleratedInvocation(Invocation):
     def run(self) -> None:
         """Write the inputs, channels last, compute, read the outputs, channels first."""
         try:
-            for buffer, array, turned in self._reads:
-                to_nhwc(array, turned)
-                buffer.write(turned)
+            for buffer, array, nhwc in self._reads:
+                to_nhwc(array, nhwc)
+                buffer.write(nhwc)
             self._model.run_by_index(0, *self._buffers)
             for buffer, array, shape in self._writes:
                 to_nchw(buffer.read(prod(shape), np.float32).reshape(shape), array)

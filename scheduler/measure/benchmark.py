@@ -113,15 +113,15 @@ def benchmark(session: Session, x: Values, effort: Effort | None = None, step: C
     bundle = session.bundle
     cores = used_cores(session)
     output = session.run(x)
-    undivided = Sequential(bundle.file(bundle.manifest.whole), cores)
+    whole_model = Sequential(bundle.file(bundle.manifest.whole), cores)
     error = (
-        max_error(output, unwrap_single(bundle.manifest.name_outputs(as_arrays(undivided.run(x), bundle.manifest.outputs))))
+        max_error(output, unwrap_single(bundle.manifest.name_outputs(as_arrays(whole_model.run(x), bundle.manifest.outputs))))
         if session.computes
         else None
     )
     with ExitStack() as stack:
         elsewhere_controls = _controls_elsewhere(session, x, stack)
-        baselines = {f"same net as one graph, {_threads(cores)}": undivided.time} | _controls(session, x, cores)
+        baselines = {f"same net as one graph, {_threads(cores)}": whole_model.time} | _controls(session, x, cores)
         rounds = _Rounds(session, x, baselines | {name: time for name, (_, time) in elsewhere_controls.items()})
         for number in range(effort.warmup):
             rounds.play(number)
@@ -397,16 +397,16 @@ def judge_speed(
 def _compare(result: Benchmark, baselines: Sequence[Timing], ratios: Mapping[str, RatioEstimate]) -> tuple[str, str | None]:
     cores = f"{len(result.cores)} core{'s' if len(result.cores) != 1 else ''}"
     if result.sequential is None:
-        undivided = f"the same net as one graph takes {result.whole.median_ms:.2f} ms on the same {cores}"
-        return f"no comparison with the original: it ran without controls; {undivided}", None
+        whole_text = f"the same net as one graph takes {result.whole.median_ms:.2f} ms on the same {cores}"
+        return f"no comparison with the original: it ran without controls; {whole_text}", None
     ratio, fastest = ratios[result.sequential.name], result.best_sequential or result.sequential
     comparison = (
         f"{ratios[fastest.name].value:.2f}× ({ratios[fastest.name]}) against the best sequential run ({fastest.name}: the fastest of the "
         f"original and the network of the same MACs, on each processor alone) on the same {cores}"
     )
-    faster = [rival for rival in baselines if ratios[rival.name].side < 0]
-    even = [rival for rival in baselines if ratios[rival.name].side == 0]
-    best = min(faster, key=lambda rival: rival.median_ms, default=None)
+    faster = [baseline for baseline in baselines if ratios[baseline.name].side < 0]
+    even = [baseline for baseline in baselines if ratios[baseline.name].side == 0]
+    best = min(faster, key=lambda baseline: baseline.median_ms, default=None)
     if ratio.side < 0:
         return (
             f"branching loses here: {comparison}; this is expected on cores of one kind, branches help on processors of different kinds",
@@ -422,10 +422,10 @@ def _compare(result: Benchmark, baselines: Sequence[Timing], ratios: Mapping[str
     if ratio.side == 0:
         return f"too close to call: branching has {comparison}; rounds of this length do not decide", None
     if even:
-        rival = min(even, key=lambda timing: timing.median_ms)
+        baseline = min(even, key=lambda timing: timing.median_ms)
         return (
-            f"branching beats the original here ({ratio.value:.2f}×, {ratio}, its speed); too close to call against {rival.name} "
-            f"({ratios[rival.name]}) on the same {cores}",
+            f"branching beats the original here ({ratio.value:.2f}×, {ratio}, its speed); too close to call against {baseline.name} "
+            f"({ratios[baseline.name]}) on the same {cores}",
             None,
         )
     return f"branching wins here: {comparison}", "branched"

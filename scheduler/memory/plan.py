@@ -172,11 +172,11 @@ def plan_flow(lifetimes: Lifetimes, alignment: int = 1) -> MemoryPlan:
     if not count:
         return shared_objects(lifetimes, [])
     sizes = np.array([tensor.bytes for tensor in lifetimes.tensors], float)
-    never = float(sizes.sum()) * 2 + 1
+    forbidden_cost = float(sizes.sum()) * 2 + 1
     # Rows: tensors that get an object. Columns: tensors that pass theirs on, then a new object for each tensor.
-    handed = np.where(lifetimes.before.T, np.maximum(0.0, sizes[:, None] - sizes[None, :]), never)
-    unshared = np.where(np.eye(count, dtype=np.bool_), sizes[:, None], never)
-    takers, givers = linear_sum_assignment(np.concatenate([handed, unshared], axis=1))
+    takeover_costs = np.where(lifetimes.before.T, np.maximum(0.0, sizes[:, None] - sizes[None, :]), forbidden_cost)
+    new_object_costs = np.where(np.eye(count, dtype=np.bool_), sizes[:, None], forbidden_cost)
+    takers, givers = linear_sum_assignment(np.concatenate([takeover_costs, new_object_costs], axis=1))
     successor = {int(giver): int(taker) for taker, giver in zip(takers, givers, strict=True) if giver < count}
     groups = []
     for start in sorted(set(range(count)) - set(successor.values())):

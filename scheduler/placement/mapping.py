@@ -127,8 +127,8 @@ def place_processors(
         elif processor == host:
             asynchronous_count = sum(not chosen for _, chosen in targets.values())
             others = [name for name in processors if name != host and name not in targets]
-            standing_in = any(_computes_on_core(drivers_of[name][0]) for name in others)
-            placed[processor] = _host_placement(processor, core_pool, asynchronous_count + len(others), standing_in, *drivers_of[processor])
+            stand_in = any(_computes_on_core(drivers_of[name][0]) for name in others)
+            placed[processor] = _host_placement(processor, core_pool, asynchronous_count + len(others), stand_in, *drivers_of[processor])
         else:
             placed[processor] = _default_placement(processor, core_pool, *drivers_of[processor], little_cores)
     placed = _set_dispatch(placed, host)
@@ -160,10 +160,10 @@ class _CorePool:
         return self._shared
 
 
-def _host_placement(processor: str, core_pool: _CorePool, needed: int, standing_in: bool, driver: str | None, refusal: str) -> Placement:
+def _host_placement(processor: str, core_pool: _CorePool, needed: int, stand_in: bool, driver: str | None, refusal: str) -> Placement:
     """Return the placement of an unmapped CPU; `needed` cores remain for other processors, some of which a core may replace."""
     free, available = len(core_pool.free), max(1, len(core_pool.free) - needed)
-    count = sum(map(int, re.findall(r"\d+", processor.partition("[")[2]))) or (1 if standing_in else available)
+    count = sum(map(int, re.findall(r"\d+", processor.partition("[")[2]))) or (1 if stand_in else available)
     cores = tuple(core_pool.take() for _ in range(min(count, available)))
     reason = f"the CPU of this machine, {len(cores)} of {max(free, 1)} cores"
     return _placement(processor, driver or "cpu", cores, reason + (f"; {refusal}" if refusal else ""))

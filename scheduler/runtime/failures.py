@@ -40,8 +40,8 @@ def _timeout_text(limit_s: float) -> str:
 
 def step_failure(step: str, place: Placement | None, cause: BaseException | None, text: str = "") -> StretchError:
     """Return an error with the step, its placement and the reason; its hint is that of the cause."""
-    words = (str(cause) if cause is not None else text).strip() or text.strip()
-    reason = words.splitlines()[0] if words else type(cause).__name__
+    message = (str(cause) if cause is not None else text).strip() or text.strip()
+    reason = message.splitlines()[0] if message else type(cause).__name__
     if place is None:
         return StretchError(f"join `{step}` failed: {reason}")
     hint = cause.hint if isinstance(cause, StretchError) else None

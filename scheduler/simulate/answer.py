@@ -176,14 +176,14 @@ def parse_workload(text: str) -> ConcurrentWorkload:
     return ConcurrentWorkload(load_bundle(Path(folder), check_hashes=True), arrivals, written, milliseconds)
 
 
-def prepare(bundle: Bundle, device: DeviceProfile, company: bool, warnings: list[str], name: str | None = None) -> Network:
+def prepare(bundle: Bundle, device: DeviceProfile, has_contention: bool, warnings: list[str], name: str | None = None) -> Network:
     """Return a bundle on a device as a network (`name`: its name; the bundle's folder if None)."""
     is_other_device = device.id != bundle.manifest.device
     manifest = with_predicted_times(bundle, device, repredict=is_other_device)
     untimed = [entry.name for entry in bundle.manifest.subgraphs if entry.predicted_ms is None]
     if untimed and not is_other_device:
         warnings.append(f"the plan states no time of {', '.join(untimed)}: predicted from the bundle's files")
-    times = step_times(manifest, device, concurrent=company)
+    times = step_times(manifest, device, concurrent=has_contention)
     powers = {processor: EnergyModel(device).mj(processor, 1.0) for processor in dict.fromkeys(time.processor for time in times.values())}
     watts = {processor: power for processor, power in powers.items() if power is not None}
     return Network(name or str(bundle.path), make_plan(manifest), device_placements(manifest, device), times, watts)
@@ -279,9 +279,9 @@ def simulate(
     warnings: list[str] = []
     _check(bundle, device, scene, request)
     shared = request.shared or request.admit
-    company = scene.in_flight > 1 or bool(request.workloads)
+    has_contention = scene.in_flight > 1 or bool(request.workloads)
     networks = [
-        prepare(alternative.bundle, device, company, warnings, alternative.name)
+        prepare(alternative.bundle, device, has_contention, warnings, alternative.name)
         for alternative in (AlternativeBundle(str(bundle.path), bundle), *request.alternatives)
     ]
     concurrent = [prepare(workload.bundle, device, True, warnings) for workload in request.workloads]

@@ -243,7 +243,7 @@ def alternative_of(network: Network) -> Alternative:
     for name in plan.order:
         time = network.times[name]
         # other work on the host slows its joins down as it does its subgraphs
-        computing = sum(ms for doing, ms in time.parts if doing in ("subgraph", "join"))
+        computing = sum(ms for activity, ms in time.parts if activity in ("subgraph", "join"))
         queue = placements[name].queue if name in placements else inline
         work.append(
             PlannedWork(name, time.processor, queue, computing, sum(ms for _, ms in time.parts) - computing, plan.predecessors(name))
@@ -315,11 +315,11 @@ def read_steps(path: Path) -> StepTable:
     try:
         TopologicalSorter({step.name: step.dependencies for step in steps}).prepare()
     except CycleError as error:
-        circle = error.args[1][::-1]
-        first = min(range(len(circle) - 1), key=lambda i: lines[circle[i]])
-        words = " needs ".join(f"`{name}`" for name in (*circle[first:-1], *circle[: first + 1]))
+        cycle = error.args[1][::-1]
+        first = min(range(len(cycle) - 1), key=lambda i: lines[cycle[i]])
+        cycle_text = " needs ".join(f"`{name}`" for name in (*cycle[first:-1], *cycle[: first + 1]))
         raise StretchError(
-            f"{path}, line {lines[circle[first]]}: steps wait for each other: {words}", "take one of these needs out"
+            f"{path}, line {lines[cycle[first]]}: steps wait for each other: {cycle_text}", "take one of these needs out"
         ) from error
     return StepTable(path, tuple(steps))
 

@@ -104,7 +104,7 @@ def pair_launches(before: Sequence[Any], after: Sequence[Any]) -> list[tuple[Any
     pairs: list[tuple[Any, Any]] = []
     nodes = list(dict.fromkeys([row.launch.node for row in before] + [row.launch.node for row in after]))
     for node in nodes:
-        old, new = ([row for row in rows if row.launch.node == node] for rows in (before, after))
+        old, new = ([row for row in launches if row.launch.node == node] for launches in (before, after))
         if [row.launch.kernel for row in old] == [row.launch.kernel for row in new]:
             pairs += zip(old, new, strict=True)
         else:

@@ -180,9 +180,9 @@ def package_archive(host: str, facts: Facts, stated: Sequence[Requirement], name
             [*command, *requirements], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
         )
         if done.returncode:
-            reach = "see that the package index can be reached from here, or name a folder with the board's wheels by --wheels"
-            mend = f"put the missing wheels into {wheels}" if wheels else reach
-            raise MissingBackendError(f"the packages for {host} ({facts}) cannot be had: {_packages_reason(done.stderr)}", mend)
+            index_hint = "see that the package index can be reached from here, or name a folder with the board's wheels by --wheels"
+            hint = f"put the missing wheels into {wheels}" if wheels else index_hint
+            raise MissingBackendError(f"the packages for {host} ({facts}) cannot be had: {_packages_reason(done.stderr)}", hint)
         yield BoardArchive(name, files_below(target, ("__pycache__", "bin")))
 
 
@@ -535,7 +535,7 @@ def explain_start(host: str, lost: LostError) -> StretchError:
 def explain_loss(host: str, activity: str, lost: LostError) -> StretchError:
     """Return an error for an agent that was lost during a step."""
     return StretchError(
-        f"the connection to {host} was lost while {activity}{f': {said}' if (said := _last(lost.stderr)) else ''}",
+        f"the connection to {host} was lost while {activity}{f': {message}' if (message := _last(lost.stderr)) else ''}",
         "complete copies are kept there; repeat the command once the connection is back",
     )
 

@@ -189,13 +189,13 @@ class NcnnNetwork:
     def _conv(self, node: Any) -> None:
         self._check_images(node)
         attrs, weight, bias = _attributes(node), self._constant(node, 1), self._optional(node, 2)
-        turned = node.op_type == "ConvTranspose"
+        transposed = node.op_type == "ConvTranspose"
         groups = attrs.get("group", 1)
         top, left, bottom, right = attrs.get("pads", (0, 0, 0, 0))
         (kh, kw), (sh, sw), (dh, dw) = (tuple(attrs.get(key, (1, 1))) for key in ("kernel_shape", "strides", "dilations"))
         if attrs.get("auto_pad", "NOTSET") != "NOTSET" or "kernel_shape" not in attrs or attrs.get("output_shape"):
             raise self._unable(node, "that does not state its window and padding")
-        if turned:
+        if transposed:
             # ONNX has input channels first
             outputs = weight.shape[1] * groups
             weight = weight.reshape(groups, weight.shape[0] // groups, weight.shape[1], kh, kw).swapaxes(1, 2)
@@ -203,12 +203,12 @@ class NcnnNetwork:
             outputs = weight.shape[0]
         params: dict[int, _Value] = {0: outputs, 1: kw, 11: kh, 2: dw, 12: dh, 3: sw, 13: sh, 4: left, 14: top, 15: right, 16: bottom}
         params |= {5: int(bias is not None), 6: weight.size} | ({7: groups} if groups > 1 else {})
-        if turned:
-            below, behind = attrs.get("output_padding", (0, 0))
-            params |= {18: behind, 19: below}
+        if transposed:
+            bottom_padding, right_padding = attrs.get("output_padding", (0, 0))
+            params |= {18: right_padding, 19: bottom_padding}
         self._store(weight, tagged=True)
         self._store(*([] if bias is None else [bias]))
-        name = ("Deconvolution" if turned else "Convolution") + ("DepthWise" if groups > 1 else "")
+        name = ("Deconvolution" if transposed else "Convolution") + ("DepthWise" if groups > 1 else "")
         self._add(name, node.input[:1], node.output[0], params)
 
     def _gemm(self, node: Any) -> None:
@@ -276,9 +276,9 @@ class NcnnNetwork:
     def _apply(self, node: Any, kind: str, params: dict[int, _Value]) -> None:
         """Add an activation, as part of the previous layer if no other node reads that layer's result."""
         source, last = node.input[0], self._layers[-1]
-        alone = sum(name == source for other in self._file.nodes for name in other.input) == 1 and source not in self._file.ends[1]
+        is_only_reader = sum(name == source for other in self._file.nodes for name in other.input) == 1 and source not in self._file.ends[1]
         number = _FUSED.get(kind) if kind != "ReLU" or not params else 2
-        if number and last.kind in _FUSING and last.output == source and alone:
+        if number and last.kind in _FUSING and last.output == source and is_only_reader:
             last.output = node.output[0]
             last.params[9] = number
             if params:
@@ -350,9 +350,9 @@ class NcnnNetwork:
             raise self._unable(node, "that is dilated, or does not state its padding")
         # an overhanging window, as allowed by ceil_mode, gets padding at the end
         bottom_padding = max(bottom, (result[2] - 1) * sh + kh - image[2] - top)
-        behind = max(right, (result[3] - 1) * sw + kw - image[3] - left)
+        right_padding = max(right, (result[3] - 1) * sw + kw - image[3] - left)
         average, counted = node.op_type == "AveragePool", attrs.get("count_include_pad", 0)
-        if average and counted and (bottom_padding, behind) != (bottom, right):
+        if average and counted and (bottom_padding, right_padding) != (bottom, right):
             raise self._unable(node, "that counts its padding, over windows that overhang")
         params: dict[int, _Value] = {
             0: int(average),
@@ -362,7 +362,7 @@ class NcnnNetwork:
             12: sh,
             3: left,
             13: top,
-            14: behind,
+            14: right_padding,
             15: bottom_padding,
             5: 1,
             6: counted,
@@ -431,9 +431,9 @@ class NcnnNetwork:
         widths |= {axis % 4: (pads[i], pads[i + len(pads) // 2]) for i, axis in enumerate(over)}
         if widths[0] != (0, 0) or min(min(pair) for pair in widths.values()) < 0 or _attributes(node).get("mode", "constant") != "constant":
             raise self._unable(node, "that is more than a constant around the image")
-        (front, behind), (top, bottom), (left, right) = (widths[axis] for axis in (1, 2, 3))
+        (front, back), (top, bottom), (left, right) = (widths[axis] for axis in (1, 2, 3))
         number = 0.0 if value is None else float(value)
-        params: dict[int, _Value] = {0: top, 1: bottom, 2: left, 3: right, 4: 0, 5: number, 7: front, 8: behind}
+        params: dict[int, _Value] = {0: top, 1: bottom, 2: left, 3: right, 4: 0, 5: number, 7: front, 8: back}
         self._add("Padding", node.input[:1], node.output[0], params)
 
     def _resize(self, node: Any) -> None:

@@ -219,9 +219,9 @@ USUAL_TYPES = ("float", "float32", "float16", "int8", "uint8", "int32", "bool")
 _VERSION = re.compile(r"opset (\d+)", re.IGNORECASE)
 
 
-def find_cause(model: ForeignModel, i: int, words: str | None, taken_kinds: Collection[str]) -> tuple[str, str]:
+def find_cause(model: ForeignModel, i: int, runtime_message: str | None, taken_kinds: Collection[str]) -> tuple[str, str]:
     """Return the cause for an unsupported operator, and the change that helps."""
-    op, message = model.ops[i], words or ""
+    op, message = model.ops[i], runtime_message or ""
     if model.kind == "ONNX" and (match := _VERSION.search(message)) and int(match[1]) == model.opset:
         return f"opset {model.opset}", "export the model with a newer opset"
     if op.domain:
@@ -229,10 +229,10 @@ def find_cause(model: ForeignModel, i: int, words: str | None, taken_kinds: Coll
     attribute = next((name for name in op.attributes if _mentions(message, name)), None)
     if attribute is not None:
         return f"{attribute} = {_short(op.attributes[attribute])}", f"export it with another `{attribute}`, or replace it"
-    spoken = next((kind for kind in op.types if re.search(rf"(?<![a-z]){kind}(?![\w])", message, re.IGNORECASE)), None)
+    mentioned_type = next((kind for kind in op.types if re.search(rf"(?<![a-z]){kind}(?![\w])", message, re.IGNORECASE)), None)
     # sizes and indices are whole numbers, which runtimes read as constants
     indices = {"int64", "int32"} if not {"float", "float32", "float16"}.isdisjoint(op.types) else set()
-    unusual = spoken or next((kind for kind in op.types if kind not in USUAL_TYPES and kind not in indices), None)
+    unusual = mentioned_type or next((kind for kind in op.types if kind not in USUAL_TYPES and kind not in indices), None)
     if unusual is not None and "quantize" not in op.op.lower():
         return f"type {unusual}", f"export the model without {unusual} tensors here"
     if op.dynamic:
@@ -246,10 +246,10 @@ def find_cause(model: ForeignModel, i: int, words: str | None, taken_kinds: Coll
     return f"operator {op.op}", f"replace {op.op} by operators that the runtime takes, or leave it out of the model"
 
 
-def _mentions(words: str, name: str) -> bool:
+def _mentions(message: str, name: str) -> bool:
     """Return whether a message names an attribute, also with spaces or other capitals."""
     parts = name.split("_")
-    return len(name) > 3 and re.search(rf"(?<![a-z]){'[ _-]?'.join(map(re.escape, parts))}(?![a-z])", words, re.IGNORECASE) is not None
+    return len(name) > 3 and re.search(rf"(?<![a-z]){'[ _-]?'.join(map(re.escape, parts))}(?![a-z])", message, re.IGNORECASE) is not None
 
 
 def _sizes(shape: tuple[int | None, ...]) -> str:
@@ -342,11 +342,11 @@ def _unsupported_reasons(model: ForeignModel, verdict: Verdict, off: set[int]) -
     """Yield the reasons for all unsupported operators; if the whole file is rejected, for the operator that the error names."""
     taken_kinds = {model.ops[i].op for i, target in verdict.taken.items() if target == verdict.target}
     for i in sorted(off) if verdict.refused is None else [verdict.at or 0]:
-        op, words = model.ops[i], verdict.messages.get(i) if verdict.refused is None else verdict.refused
+        op, message = model.ops[i], verdict.messages.get(i) if verdict.refused is None else verdict.refused
         cause, change = "the file as a whole", "correct the error that the runtime reports"
         if verdict.refused is None or verdict.at is not None:
-            cause, change = find_cause(model, i, words, taken_kinds)
-        yield UnsupportedReason(operator=op.name, op=op.op, cause=cause, words=words, change=change)
+            cause, change = find_cause(model, i, message, taken_kinds)
+        yield UnsupportedReason(operator=op.name, op=op.op, cause=cause, words=message, change=change)
 
 
 def _shorten(log: str) -> str:

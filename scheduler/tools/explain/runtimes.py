@@ -100,16 +100,16 @@ def read_session(onnxruntime: ModuleType, model: ForeignModel, options: Any, ver
     return verdict
 
 
-def find_mentioned(model: ForeignModel, words: str) -> int | None:
+def find_mentioned(model: ForeignModel, message: str) -> int | None:
     """Return the index of the first operator that a message names, by its name or else by its type."""
     names = {op.name: i for i, op in reversed(list(enumerate(model.ops)))}
     for pattern in _NAMED:
-        for name in pattern.findall(words):
+        for name in pattern.findall(message):
             if name.rstrip(".,:") in names:
                 return names[name.rstrip(".,:")]
     types = {op.op: i for i, op in reversed(list(enumerate(model.ops)))}
     for pattern in _TYPED:
-        match = pattern.search(words)
+        match = pattern.search(message)
         if match and match.groups()[-1] in types:
             return types[match.groups()[-1]]
     return None
@@ -202,17 +202,17 @@ def _by_operator(model: ForeignModel, network: Any) -> dict[int, list[str]]:
     return names
 
 
-def _readable(words: str) -> str:
+def _readable(message: str) -> str:
     """Return the runtime's message without source locations."""
-    lines = [line.strip() for line in words.splitlines() if line.strip()]
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
     message_lines = [line for line in lines if not re.match(r"(Exception from|Check .* failed at|\S+\.(cpp|hpp):\d+)", line)]
     return " ".join(message_lines or lines)[:600]
 
 
-def _first_of_type(model: ForeignModel, words: str) -> int | None:
+def _first_of_type(model: ForeignModel, message: str) -> int | None:
     """Return the index of the first operator whose name or type is in the message."""
-    mentioned = set(_WORD.findall(words)) | {word.rpartition(".")[2] for word in _WORD.findall(words)}
-    return next((i for i, op in enumerate(model.ops) if op.name in mentioned or (op.op in mentioned and len(op.op) > 2)), None)
+    mentioned_words = set(_WORD.findall(message)) | {word.rpartition(".")[2] for word in _WORD.findall(message)}
+    return next((i for i, op in enumerate(model.ops) if op.name in mentioned_words or (op.op in mentioned_words and len(op.op) > 2)), None)
 
 
 _NUMBER = re.compile(r"Node number (\d+)")

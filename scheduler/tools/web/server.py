@@ -362,7 +362,7 @@ class PageServer:
         """Return the message that the page reads first."""
         runs = "runs each design in turns with the whole networks it is compared with, and sends the times back"
         purpose = f"This page {'measures this device, then ' if self.measurer and self.bundles else ''}{runs if self.bundles else 'measures this device, and sends the times back'}; it talks to no other machine."
-        return {"purpose": purpose, "profile": self.measurer is not None, "bundles": [shown.page for shown in self.bundles]}
+        return {"purpose": purpose, "profile": self.measurer is not None, "bundles": [page_bundle.page for page_bundle in self.bundles]}
 
     def result(self, message: bytes) -> dict[str, Any]:
         """Check the times of a bundle, keep them, and return their summary for the page.
@@ -371,10 +371,10 @@ class PageServer:
             StretchError: If the page cannot have measured them.
         """
         run = msgspec.json.decode(message, type=BrowserRun)
-        shown = next((shown for shown in self.bundles if shown.name == run.bundle), None)
-        if shown is None:
+        page_bundle = next((page_bundle for page_bundle in self.bundles if page_bundle.name == run.bundle), None)
+        if page_bundle is None:
             raise StretchError(f"the page ran no bundle `{run.bundle}`")
-        machine = shown.machine()
+        machine = page_bundle.machine()
         for number, turn in enumerate(run.record):
             try:
                 answered = machine.handle(turn.event)
@@ -382,12 +382,12 @@ class PageServer:
                 raise StretchError(f"event {number} of the page's recording cannot follow what stands before it: {error}") from error
             if answered != turn.instructions:
                 raise StretchError(f"the page answered event {number} otherwise than the state machine")
-        answer = _check_run(shown, run)
+        answer = _check_run(page_bundle, run)
         with self.lock:
-            self.lines += [Opening.of(0, shown.machine()), *(Line(0, turn.event, turn.instructions) for turn in run.record)]
+            self.lines += [Opening.of(0, page_bundle.machine()), *(Line(0, turn.event, turn.instructions) for turn in run.record)]
             self.answers.append(answer)
         for sentence in answer.sentences:
-            self.report(f"{shown.page['title']}: {sentence}")
+            self.report(f"{page_bundle.page['title']}: {sentence}")
         return {"sentences": answer.sentences}
 
 
@@ -555,13 +555,13 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(HTTPStatus.OK, content, _TYPES[Path(name).suffix], headers)
 
     def _bundle(self, name: str, segments: Sequence[str]) -> None:
-        shown = next((shown for shown in self.server_page.bundles if shown.name == name), None)
-        if shown is not None and segments[:1] == ["files"] and (file := "/".join(segments[1:])) in shown.manifest.files:
-            path = shown.bundle.file(file)
+        page_bundle = next((page_bundle for page_bundle in self.server_page.bundles if page_bundle.name == name), None)
+        if page_bundle is not None and segments[:1] == ["files"] and (file := "/".join(segments[1:])) in page_bundle.manifest.files:
+            path = page_bundle.bundle.file(file)
             # the page's runtime needs one file per network, with embedded weights
             content = onnx.load(path).SerializeToString() if path.suffix == ".onnx" else path.read_bytes()
             self._send(HTTPStatus.OK, content, "application/octet-stream")
-        elif shown is not None and len(segments) == 2 and (values := shown.tensors.get((segments[0], segments[1]))) is not None:
+        elif page_bundle is not None and len(segments) == 2 and (values := page_bundle.tensors.get((segments[0], segments[1]))) is not None:
             self._send(HTTPStatus.OK, np.ascontiguousarray(values).tobytes(), "application/octet-stream")
         else:
             self._refuse(HTTPStatus.NOT_FOUND, "there is nothing at this address")
