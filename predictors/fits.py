@@ -262,7 +262,7 @@ def write_fits(path: Path, content: FitFile | PriorFile) -> None:
 
 
 def _fault(content: bytes, kind: type[FitFile] | type[PriorFile]) -> str | None:
-    """Return the fault, with its position, of JSON that is no file of fits, or None."""
+    """Return the fault, with its position, of JSON that is not a valid file of fits or priors, or None."""
     try:
         fault = find_fault(msgspec.json.decode(content), kind)
     except (msgspec.MsgspecError, ValueError):

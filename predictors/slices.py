@@ -106,7 +106,7 @@ def pieces(view: OperatorView, requested: Channels) -> Slice:
 
 
 def cut_out(view: OperatorView, requested: Channels) -> Slice:
-    """Return the channels of a cut, so that no further cut is needed."""
+    """Return the requested channels of a slice of channels: they are read directly from the slice's input."""
     start = integer(view.attrs, "start")
     return Slice(
         (Channels(start + requested.start, start + requested.stop),), requested, {**view.attrs, "start": 0, "stop": len(requested)}

@@ -49,7 +49,7 @@ class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     spread: Annotated[float, msgspec.Meta(gt=0, le=5)] = 0.5  # Uncertainty of the prior, as a logarithm; for pooled fits.
 
     def applies_to(self, group: str) -> bool:
-        """Return whether it contributes to the times of a group."""
+        """Return whether the parameter contributes to the times of a group."""
         return group in self.groups or group.partition(":")[0] in self.groups
 
 

@@ -239,7 +239,7 @@ class Readers:
         return bool(value) and all(node.op_type == "Cast" for node in value) and len(to) == len(value) and set(to) <= set(types)
 
     def turn(self, tensor: str) -> bool:
-        """Return whether all readers of a tensor move its last axis to the second place first, after elementwise operators at most."""
+        """Return whether all readers of a tensor move its last axis to the second place, at most after elementwise operators."""
         seen, waiting, result = {tensor}, [tensor], False
         while waiting:
             for node in self._by_name.get(waiting.pop(), []):

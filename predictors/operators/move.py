@@ -115,7 +115,7 @@ def _concat_rows(ins: Sequence[Shape], attrs: Attrs) -> Shape:
 
 
 def _sliced_rows(ins: Sequence[Shape], attrs: Attrs, rows: Rows) -> Band:
-    """Return the band of a band, cut out of the input so that no further cut is needed."""
+    """Return the requested rows of a slice of rows: they are read directly from the slice's input."""
     start = integer(attrs, "start")
     return Band((Rows(start + rows.start, start + rows.stop),), {**attrs, "start": 0, "stop": len(rows)})
 

@@ -233,7 +233,7 @@ class Delegate(ABC):
 
     @classmethod
     def unavailable(cls) -> str | None:
-        """Return why it cannot run on this machine, or None if it can."""
+        """Return why the delegate cannot run on this machine, or None if it can."""
         return None
 
     @classmethod
@@ -243,7 +243,7 @@ class Delegate(ABC):
 
     @classmethod
     def needs_core(cls) -> bool:
-        """Return whether a processor that it drives computes on a core of this machine's CPU."""
+        """Return whether the delegate's processor computes on a core of this machine's CPU."""
         return False
 
     @classmethod

@@ -142,7 +142,7 @@ class LiteRtCompiled(Compiled):
 
 @delegates.register("litert")
 class LiteRtDelegate(CoreDelegate):
-    """Runs signatures of the bundle's TFLite file, in any precision, one thread per core."""
+    """Runs signatures of the bundle's TFLite file, in any precision, one thread a core."""
 
     summary = "LiteRT with XNNPACK on CPU cores, from the bundle's TFLite file"
     precisions: ClassVar[tuple[str, ...]] = ("fp32", "fp16", "int8")

@@ -63,7 +63,7 @@ class NullDelegate(Delegate):
 
 @delegates.register("null_async")
 class AsyncNullDelegate(NullDelegate):
-    """The `null` delegate with a command queue: enqueued without a thread, like a GPU."""
+    """`null` behind a command queue: enqueued without a thread, as a GPU is."""
 
     summary = "as null, enqueued without a thread of its own"
     asynchronous = True

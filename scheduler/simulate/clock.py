@@ -212,7 +212,7 @@ class ProbeRun:
         self._began, self._since, self._remaining, self._rate = now, now, probe.expected_ms, rate
 
     def duration_ms(self, now: float, rate: float) -> float | None:
-        """Return its duration in ms if it has ended; else continue at another rate and return None."""
+        """Return the probe's duration in ms if it has ended; else continue at another rate and return None."""
         remaining = self._remaining - (now - self._since) * self._rate
         if remaining <= 0:
             return self._since + self._remaining / self._rate - self._began

@@ -236,7 +236,7 @@ class Network:
 
 
 def alternative_of(network: Network) -> Alternative:
-    """Return the network in the form of the policy that chooses among several."""
+    """Return the network as an alternative of the policy that chooses the plan of the next inference."""
     plan, placements = network.plan, network.placements
     inline = next((place.queue for place in placements.values() if place.dispatch == "inline"), CALLING_THREAD)
     work = []
@@ -271,7 +271,7 @@ class TableStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def dependencies(self) -> tuple[str, ...]:
-        """Steps that it waits for."""
+        """Steps that this step waits for."""
         return tuple(dict.fromkeys(self.needs.replace(";", " ").split()))
 
 

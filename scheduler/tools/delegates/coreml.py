@@ -27,7 +27,7 @@ _DEVICES = {"MLCPUComputeDevice": "the CPU", "MLGPUComputeDevice": "the GPU", "M
 
 @delegates.register("coreml")
 class CoreMlDelegate(Delegate):
-    """Core ML on any processor, in the precision of the file; subgraphs that the provider refuses run elsewhere."""
+    """Core ML on any processor, in the precision of the file; what its provider does not take runs elsewhere."""
 
     summary = "Core ML on whichever processors of a Mac it prefers (never ran on one yet)"
     precisions: ClassVar[tuple[str, ...]] = ("fp32", "fp16")
@@ -95,7 +95,7 @@ class CoreMlDelegate(Delegate):
 
 @delegates.register("coreml:GPU")
 class CoreMlGpuDelegate(CoreMlDelegate):
-    """Core ML on the GPU of a Mac, and on its CPU where Core ML prefers it."""
+    """Core ML on the GPU of a Mac, and on its CPU where Core ML prefers that."""
 
     summary = "Core ML on the GPU of a Mac (never ran on one yet)"
     drives = ("gpu",)
@@ -104,7 +104,7 @@ class CoreMlGpuDelegate(CoreMlDelegate):
 
 @delegates.register("coreml:NPU")
 class CoreMlNpuDelegate(CoreMlDelegate):
-    """Core ML on the Neural Engine, which computes in half precision, and on the CPU where Core ML prefers it."""
+    """Core ML on the Neural Engine, which computes in halves, and on the CPU where Core ML prefers that."""
 
     summary = "Core ML on the Neural Engine of a Mac (never ran on one yet)"
     precisions = ("fp16",)

@@ -577,7 +577,7 @@ def _compiled(model: Path, cores: tuple[int, ...], vulkan: bool) -> NcnnCompiled
 
 @delegates.register("ncnn")
 class NcnnDelegate(CoreDelegate):
-    """ncnn on CPU cores, one thread per core; fp16 files are computed in fp16 if the cores support it."""
+    """ncnn on CPU cores, one thread on each; fp16 files are computed in fp16 where the cores can."""
 
     summary = "ncnn on CPU cores"
     package = "ncnn"
@@ -592,7 +592,7 @@ class NcnnDelegate(CoreDelegate):
 
 @delegates.register("vulkan")
 class VulkanDelegate(Delegate):
-    """ncnn on the first Vulkan device, which may be the CPU, as with Mesa's lavapipe."""
+    """ncnn on the first Vulkan device, which may be the CPU, as Mesa's lavapipe is."""
 
     summary = "ncnn on a GPU through Vulkan (ran on Mesa's lavapipe and an NVIDIA H200)"
     package = "ncnn"

@@ -107,7 +107,7 @@ class OpenVinoCompiled(Compiled):
 
 @delegates.register("openvino")
 class OpenVinoDelegate(CoreDelegate):
-    """OpenVINO's CPU plug-in, one thread per core, in fp32 unless the file is int8."""
+    """OpenVINO's CPU plug-in, one thread a core, in fp32 unless the file is int8."""
 
     summary = "OpenVINO on CPU cores"
     fuses, package = "onnxruntime", "openvino"
@@ -213,7 +213,7 @@ class OpenVinoGpuDelegate(DeviceDelegate):
 
 @delegates.register("openvino:NPU")
 class OpenVinoNpuDelegate(DeviceDelegate):
-    """OpenVINO on the NPU of a Core Ultra processor, which computes in half precision and in int8."""
+    """OpenVINO on the NPU of a Core Ultra processor, which computes in halves and in int8."""
 
     summary = "OpenVINO on an NPU of Intel's (never ran on one yet)"
     precisions = ("fp16", "int8")
