@@ -7,7 +7,7 @@
 
 namespace runner {
 
-// Exit codes, as those of `stretch`.
+// Exit codes, the same as those of `stretch`.
 enum Exit { kDone = 0, kFailure = 1, kUsage = 2, kMissing = 5 };
 
 class Error : public std::runtime_error {

@@ -18,7 +18,7 @@ int64_t Now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Pins the calling thread, and the threads that it will make.
+// Pins the calling thread, and the threads that it starts later.
 void Pin(const std::vector<int>& cores, const std::string& processor) {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -74,7 +74,7 @@ std::vector<int> Executor::Partly() const {
   return found;
 }
 
-// The steps of a queue, one queue after the other: what LiteRT shares between models is not said to bear more.
+// Compiles the steps of a queue, one queue at a time: LiteRT does not guarantee that models can be compiled in parallel.
 void Executor::Compile(size_t queue) {
   std::string failure;
   int code = kFailure;
@@ -122,7 +122,7 @@ Inference Executor::Run() {
   Report({Recorded::Event::kInputReady, -1, 0, {}, {}}, machine_.InputReady());
   while (!finished_) {
     if (!own.wake.wait_until(lock, deadline_, [&] { return own.step >= 0 || finished_; })) {
-      // A thread that hangs in LiteRT cannot be ended, so the program is.
+      // A thread that hangs in LiteRT cannot be ended, so the program ends.
       std::fprintf(stderr, "error: an inference did not end within %g s (--time-limit)\n", options_.time_limit);
       std::_Exit(kFailure);
     }
@@ -133,7 +133,7 @@ Inference Executor::Run() {
   return inference_;
 }
 
-// Runs a step without the lock, then tells the machine, whichever thread this is.
+// Runs a step without holding the lock, then reports to the machine; called by any thread.
 void Executor::Work(int step, size_t queue, std::unique_lock<std::mutex>& lock) {
   Span span{step, queue, Now(), 0};
   std::string failure;
@@ -154,12 +154,12 @@ void Executor::Work(int step, size_t queue, std::unique_lock<std::mutex>& lock) 
   }
 }
 
-// Hands work to queues; the lock is held.
+// Records an event and hands the answer's work to the queues; the lock must be held.
 void Executor::Report(Recorded event, std::vector<Instruction> answer) {
   for (const Instruction& instruction : answer) {
     switch (instruction.kind) {
       case Instruction::Kind::kWait:
-        break;  // the calling thread waits when it has nothing to do
+        break;  // the calling thread waits whenever it has no step
       case Instruction::Kind::kFail:
         failure_ = instruction.error;
         [[fallthrough]];
@@ -176,7 +176,7 @@ void Executor::Report(Recorded event, std::vector<Instruction> answer) {
   record_.push_back(std::move(event));
 }
 
-// Waits until all branches that start together have begun; false where they have not when the time is over.
+// Waits until all branches that start together have begun; returns false if that exceeds the time limit.
 bool Executor::Meet(int step, std::unique_lock<std::mutex>& lock) {
   const int meeting = plan_.steps[step].meeting;
   if (meeting < 0) return true;

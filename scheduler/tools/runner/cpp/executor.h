@@ -1,4 +1,4 @@
-// Threads that carry out what the state machine says: the calling thread, and one for each other processor.
+// Threads that carry out the state machine's instructions: the calling thread, and one per other processor.
 #ifndef NN_STRETCH_RUNNER_EXECUTOR_H_
 #define NN_STRETCH_RUNNER_EXECUTOR_H_
 
@@ -17,7 +17,7 @@
 
 namespace runner {
 
-// When a step ran, in nanoseconds of the steady clock.
+// Start and end of a step, in nanoseconds of the steady clock.
 struct Span {
   int step;
   size_t queue;
@@ -25,14 +25,14 @@ struct Span {
   int64_t end;
 };
 
-// What one inference took.
+// Times of one inference, in nanoseconds of the steady clock.
 struct Inference {
   int64_t start = 0;
   int64_t end = 0;
   std::vector<Span> spans;
 };
 
-// An event and what the machine answered.
+// An event and the machine's answer.
 struct Recorded {
   enum class Event { kInputReady, kStepDone, kStepFailed };
   Event event;
@@ -44,7 +44,7 @@ struct Recorded {
 
 class Executor {
  public:
-  // Starts the threads, pins each, and compiles each queue's steps on its own thread; throws Error if one cannot be.
+  // Starts and pins the threads, and compiles each queue's steps on the queue's thread; throws Error on failure.
   Executor(const plan::Plan& plan, const Options& options);
   ~Executor();
   Executor(const Executor&) = delete;
@@ -53,16 +53,16 @@ class Executor {
   const Machine& machine() const { return machine_; }
   // Memory of a tensor.
   Memory& memory(int tensor) { return *tensors_[static_cast<size_t>(tensor)]; }
-  // Steps of which some operators stay on the CPU though an accelerator was asked for.
+  // Steps with operators that stay on the CPU although an accelerator was requested.
   std::vector<int> Partly() const;
-  // What happened in the inference that ran last.
+  // Events of the last inference.
   const std::vector<Recorded>& record() const { return record_; }
 
-  // One inference on what is in the memory of the inputs; throws Error if a step fails or takes too long.
+  // Runs one inference on the contents of the inputs' memory; throws Error if a step fails or takes too long.
   Inference Run();
 
  private:
-  // What a queue's thread is to do next.
+  // The next step of a queue's thread; -1 for none.
   struct Queue {
     std::condition_variable wake;
     int step = -1;
@@ -84,7 +84,7 @@ class Executor {
   std::vector<int> meeting_sizes_;
   std::mutex compile_mutex_;
 
-  std::mutex mutex_;  // guards all below
+  std::mutex mutex_;  // guards the members below
   std::vector<std::unique_ptr<Queue>> queues_;
   std::condition_variable met_;
   std::vector<int> met_counts_;

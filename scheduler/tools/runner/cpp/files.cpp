@@ -19,7 +19,7 @@ constexpr size_t kMaxNpy = size_t{1} << 32;
 
 std::string Reason() { return std::strerror(errno); }
 
-// Closes a descriptor when it goes.
+// Closes a descriptor at the end of its scope.
 struct Descriptor {
   explicit Descriptor(int number) : number(number) {}
   ~Descriptor() {
@@ -30,7 +30,7 @@ struct Descriptor {
   int number;
 };
 
-// The value behind a key of a .npy header, up to the comma or bracket that ends it.
+// The value of a key in a .npy header, up to the comma or bracket that ends it.
 std::string HeaderValue(const std::string& header, const std::string& key, const std::string& path) {
   const size_t at = header.find("'" + key + "'");
   const size_t colon = at == std::string::npos ? at : header.find(':', at);

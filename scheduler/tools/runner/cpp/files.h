@@ -1,4 +1,4 @@
-// Files: read whole, mapped privately, and written so that none is ever half there.
+// Files: read whole, mapped privately, and written completely or not at all.
 #ifndef NN_STRETCH_RUNNER_FILES_H_
 #define NN_STRETCH_RUNNER_FILES_H_
 
@@ -11,16 +11,16 @@
 
 namespace runner {
 
-// A file in memory that may be changed without changing the file: only pages that are written become copies.
+// A file mapped into memory; changes of the memory do not change the file, and only written pages are copied.
 class Mapping {
  public:
-  // Throws Error if the file cannot be read, or is not the one of the plan.
+  // Throws Error if the file cannot be read, or is not the plan's file.
   explicit Mapping(const std::string& path);
   ~Mapping();
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
 
-  // Puts numbers into the memory; throws Error where one would lie outside of it.
+  // Writes the patches into the memory; throws Error if one lies outside of it.
   void Apply(const plan::Patch* patches, size_t count);
 
   const uint8_t* data() const { return data_; }
@@ -32,7 +32,7 @@ class Mapping {
   size_t size_ = 0;
 };
 
-// Throws Error unless the file is the one that the plan was written for.
+// Throws Error unless the plan was written for this file.
 void CheckBelongs(const Mapping& file, const std::string& path, const plan::Plan& plan);
 
 // Shape and elements of an array.
@@ -41,16 +41,16 @@ struct Array {
   std::vector<float> data;
 };
 
-// Reads a .npy file of float32 in C order; throws Error otherwise.
+// Reads a .npy file of float32 in C order; throws Error for any other file.
 Array ReadNpy(const std::string& path);
 
-// The content of a .npy file, versions 1.0.
+// The content of a .npy file, version 1.0.
 std::string NpyBytes(const std::vector<int64_t>& shape, const float* data, size_t count);
 
-// Writes a file beside its place and lets it take that place in one step.
+// Writes a temporary file and renames it to `path` in one step.
 void WriteFile(const std::string& path, const std::string& content);
 
-// Makes a folder if there is none.
+// Creates a folder unless it exists.
 void MakeFolder(const std::string& path);
 
 }  // namespace runner

@@ -1,9 +1,9 @@
 // The functions of LiteRT's C API that the runner calls, and no others.
 //
-// The packages that bring LiteRT's library (the Python package `ai-edge-litert`, the Android archive) bring no
-// headers for it, so what is used is declared here, as litert/c/*.h of LiteRT 2 has it. The library exports these
-// names under the version VERS_1.0; that they are there and mean this is checked when the runner is linked and when
-// it reads back names and shapes of each signature.
+// The packages with LiteRT's library (the Python package `ai-edge-litert`, the Android archive) contain no headers,
+// so the functions are declared here as in litert/c/*.h of LiteRT 2. The library exports these names under the
+// version VERS_1.0. Linking the runner checks that they exist; names and shapes that the runner reads back from each
+// signature check their meaning.
 #ifndef NN_STRETCH_RUNNER_LITERT_API_H_
 #define NN_STRETCH_RUNNER_LITERT_API_H_
 
@@ -12,7 +12,7 @@
 
 extern "C" {
 
-// Handles; what is behind them belongs to LiteRT.
+// Handles of objects that LiteRT owns.
 typedef struct LiteRtEnvironmentT* LiteRtEnvironment;
 typedef struct LiteRtModelT* LiteRtModel;
 typedef struct LiteRtSignatureT* LiteRtSignature;
@@ -22,7 +22,7 @@ typedef struct LiteRtCompiledModelT* LiteRtCompiledModel;
 typedef struct LiteRtTensorBufferT* LiteRtTensorBuffer;
 typedef struct LiteRtTensorBufferRequirementsT* LiteRtTensorBufferRequirements;
 
-typedef int LiteRtStatus;  // 0: done
+typedef int LiteRtStatus;  // 0: success
 typedef size_t LiteRtParamIndex;
 
 // Bits of a set of accelerators.
@@ -31,7 +31,7 @@ enum { kLiteRtHwAcceleratorCpu = 1, kLiteRtHwAcceleratorGpu = 2, kLiteRtHwAccele
 enum { kLiteRtElementTypeFloat32 = 1 };
 enum { kLiteRtTensorBufferTypeHostMemory = 1 };
 enum { kLiteRtTensorBufferLockModeRead = 0, kLiteRtTensorBufferLockModeWrite = 1 };
-// Options of an environment, and how much it logs.
+// Options of an environment, and levels of its log.
 enum { kLiteRtEnvOptionTagDispatchLibraryDir = 1, kLiteRtEnvOptionTagRuntimeLibraryDir = 22, kLiteRtEnvOptionTagAutoRegisterAccelerators = 24, kLiteRtEnvOptionTagMinLoggerSeverity = 25 };
 enum { kLiteRtLogSeverityInfo = 1, kLiteRtLogSeverityError = 3 };
 enum { kLiteRtAnyTypeInt = 2, kLiteRtAnyTypeString = 8 };
@@ -70,7 +70,7 @@ static_assert(sizeof(void*) != 8 || (sizeof(LiteRtEnvOption) == 24 && sizeof(Lit
 LiteRtStatus LiteRtCreateEnvironment(int count, const LiteRtEnvOption* options, LiteRtEnvironment* environment);
 void LiteRtDestroyEnvironment(LiteRtEnvironment environment);
 
-// The memory has to stay as long as the model.
+// The memory must stay valid as long as the model exists.
 LiteRtStatus LiteRtCreateModelFromBuffer(LiteRtEnvironment environment, const void* data, size_t bytes, LiteRtModel* model);
 void LiteRtDestroyModel(LiteRtModel model);
 LiteRtStatus LiteRtGetNumModelSignatures(LiteRtModel model, LiteRtParamIndex* count);
@@ -84,13 +84,13 @@ LiteRtStatus LiteRtGetSignatureOutputName(LiteRtSignature signature, LiteRtParam
 LiteRtStatus LiteRtCreateOptions(LiteRtOptions* options);
 void LiteRtDestroyOptions(LiteRtOptions options);
 LiteRtStatus LiteRtSetOptionsHardwareAccelerators(LiteRtOptions options, int accelerators);
-// The options take the opaque ones over, those the data, which they release with `destroy`.
+// `options` take ownership of `opaque`, which owns `data` and releases it with `destroy`.
 LiteRtStatus LiteRtCreateOpaqueOptions(const char* identifier, void* data, void (*destroy)(void*), LiteRtOpaqueOptions* options);
 LiteRtStatus LiteRtAddOpaqueOptions(LiteRtOptions options, LiteRtOpaqueOptions opaque);
 
 LiteRtStatus LiteRtCreateCompiledModel(LiteRtEnvironment environment, LiteRtModel model, LiteRtOptions options, LiteRtCompiledModel* compiled);
 void LiteRtDestroyCompiledModel(LiteRtCompiledModel compiled);
-// Whether no operator is left to the CPU; the older question, without NonCpu, counts XNNPACK as an accelerator.
+// Whether no operator stays on the CPU; the older function, without NonCpu, counts XNNPACK as an accelerator.
 LiteRtStatus LiteRtCompiledModelIsNonCpuFullyAccelerated(LiteRtCompiledModel compiled, bool* fully);
 LiteRtStatus LiteRtGetCompiledModelInputTensorLayout(LiteRtCompiledModel compiled, LiteRtParamIndex signature, LiteRtParamIndex input, LiteRtLayout* layout);
 LiteRtStatus LiteRtGetCompiledModelOutputTensorLayouts(LiteRtCompiledModel compiled, LiteRtParamIndex signature, size_t count, LiteRtLayout* layouts, bool update);
@@ -101,7 +101,7 @@ LiteRtStatus LiteRtRunCompiledModel(LiteRtCompiledModel compiled, LiteRtParamInd
 LiteRtStatus LiteRtGetNumTensorBufferRequirementsSupportedBufferTypes(LiteRtTensorBufferRequirements requirements, int* count);
 LiteRtStatus LiteRtGetTensorBufferRequirementsSupportedTensorBufferType(LiteRtTensorBufferRequirements requirements, int index, int* type);
 
-// Host memory has to be aligned to 64 bytes.
+// Host memory must be aligned to 64 bytes.
 LiteRtStatus LiteRtCreateTensorBufferFromHostMemory(const LiteRtRankedTensorType* type, void* memory, size_t bytes, void (*destroy)(void*), LiteRtTensorBuffer* buffer);
 LiteRtStatus LiteRtCreateManagedTensorBufferFromRequirements(LiteRtEnvironment environment, const LiteRtRankedTensorType* type, LiteRtTensorBufferRequirements requirements, LiteRtTensorBuffer* buffer);
 LiteRtStatus LiteRtLockTensorBuffer(LiteRtTensorBuffer buffer, void** memory, int mode);

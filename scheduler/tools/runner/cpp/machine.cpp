@@ -25,7 +25,7 @@ Machine::Machine(const plan::Plan& plan) : plan_(plan), readers_(plan.tensor_cou
     names_.emplace_back(plan.processors[i].name);
   }
   if (queues_.empty() || queues_.back() != plan::Dispatch::kInline) {
-    queues_.push_back(plan::Dispatch::kInline);  // it joins, and waits
+    queues_.push_back(plan::Dispatch::kInline);  // the queue that joins and waits
     names_.emplace_back("calling thread");
   }
   running_.assign(queues_.size(), -1);
@@ -66,7 +66,7 @@ std::vector<Instruction> Machine::StepFailed(int step, const std::string& error)
 
 std::vector<Instruction> Machine::Advance() {
   std::vector<Instruction> found;
-  // The other processors are set to work before the calling thread, asynchronous ones first.
+  // The other processors get work before the calling thread, asynchronous ones first.
   for (plan::Dispatch kind : {plan::Dispatch::kAsync, plan::Dispatch::kBlocking, plan::Dispatch::kInline}) {
     for (size_t queue = 0; queue < queues_.size(); ++queue) {
       if (queues_[queue] != kind || running_[queue] >= 0) continue;
@@ -92,7 +92,7 @@ std::vector<Instruction> Machine::Advance() {
   return found;
 }
 
-// The first ready step that a queue is to run, joins first; -1 for none.
+// Takes the first ready step of a queue, joins first; -1 for none.
 int Machine::Take(size_t queue) {
   if (failed_ >= 0) return -1;
   const auto own = [&](bool join) {

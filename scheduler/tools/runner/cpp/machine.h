@@ -1,5 +1,5 @@
-// The state machine of Algorithm 1 (NN-Stretch, MobiSys 2023), one inference at a time: what scheduler/runtime/machine.py
-// is in Python, event for event. No thread, no clock, no file.
+// The state machine of Algorithm 1 (NN-Stretch, MobiSys 2023), one inference at a time; it gives the same answer to each
+// event as scheduler/runtime/machine.py. It uses no threads, clock or files.
 #ifndef NN_STRETCH_RUNNER_MACHINE_H_
 #define NN_STRETCH_RUNNER_MACHINE_H_
 
@@ -12,7 +12,7 @@
 
 namespace runner {
 
-// What the machine answers. `kWait`, `kFinish` and `kFail` are for the calling thread.
+// One instruction of an answer. `kWait`, `kFinish` and `kFail` are for the calling thread.
 struct Instruction {
   enum class Kind { kEnqueue, kSubmit, kRunInline, kJoin, kWait, kFinish, kFail };
   Kind kind;
@@ -26,17 +26,17 @@ class Machine {
  public:
   explicit Machine(const plan::Plan& plan);
 
-  // A queue is a processor's; the last one is the calling thread's.
+  // Each processor has a queue; the last one belongs to the calling thread.
   size_t queue_count() const { return queues_.size(); }
   size_t caller() const { return queues_.size() - 1; }
   const std::string& queue_name(size_t queue) const { return names_[queue]; }
   size_t queue_of(int step) const;
 
-  // The inputs of an inference are there; the one before has ended.
+  // The inputs of an inference are ready; the previous inference has ended.
   std::vector<Instruction> InputReady();
-  // A step has written its tensors.
+  // A step has written its output tensors.
   std::vector<Instruction> StepDone(int step);
-  // A step has failed; nothing starts any more.
+  // A step has failed; no further step starts.
   std::vector<Instruction> StepFailed(int step, const std::string& error);
 
  private:
@@ -48,8 +48,8 @@ class Machine {
   std::vector<plan::Dispatch> queues_;
   std::vector<std::string> names_;
   std::vector<size_t> queue_of_processor_;
-  std::vector<std::vector<int>> readers_;  // steps by tensor, each once
-  std::vector<int> waits_for_;             // tensors of each step
+  std::vector<std::vector<int>> readers_;  // steps that read each tensor, each once
+  std::vector<int> waits_for_;             // number of each step's input tensors
   std::vector<int> missing_;
   std::set<int> ready_;
   std::vector<int> running_;  // step by queue, -1 for none

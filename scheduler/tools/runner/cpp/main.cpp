@@ -1,4 +1,4 @@
-// Runs the branches of one bundle's TFLite file side by side; which plan that is, plan.h says.
+// Runs the branches of one bundle's TFLite file at the same time, by the plan in plan.h.
 #include <cstdio>
 #include <exception>
 #include <string>

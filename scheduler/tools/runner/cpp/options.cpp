@@ -47,7 +47,7 @@ std::vector<std::string> Split(const std::string& text, char at) {
   return parts;
 }
 
-// Cores such as `0,4-6`.
+// Parses cores such as `0+4-6`.
 std::vector<int> Cores(const std::string& text) {
   std::vector<int> cores;
   for (const std::string& part : Split(text, '+')) {
@@ -65,11 +65,11 @@ int Accelerator(const std::string& name) {
   if (!kAccelerators) {
     throw Error("this runner was built for the CPU alone; configure it with -DRUNNER_ACCELERATORS=ON for `" + name + "`", kMissing);
   }
-  // What an accelerator does not take stays on the CPU; the run says of each step whether something did.
+  // Operators that an accelerator does not support stay on the CPU; the run reports the steps with such operators.
   return kLiteRtHwAcceleratorCpu | (name == "gpu" ? kLiteRtHwAcceleratorGpu : kLiteRtHwAcceleratorNpu);
 }
 
-// Entries such as `cpu=2,gpu=1`, each for a processor of the plan.
+// Parses entries such as `cpu=2,gpu=1`, each for a processor of the plan.
 void ByProcessor(const std::string& option, const std::string& text, const plan::Plan& plan,
                  const std::function<void(const std::string&, const std::string&)>& take) {
   for (const std::string& entry : Split(text, ',')) {

@@ -1,4 +1,4 @@
-// What plan.h is written in: a plan as constant data.
+// Types of plan.h: a plan as constant data.
 #ifndef NN_STRETCH_RUNNER_PLAN_TYPES_H_
 #define NN_STRETCH_RUNNER_PLAN_TYPES_H_
 
@@ -7,11 +7,11 @@
 
 namespace plan {
 
-// Version of this description; plan.h states the one that it was written for.
+// Version of these types; plan.h states the version that it was written for.
 inline constexpr int kFormat = 1;
 inline constexpr int kMaxRank = 8;
 
-// How the work of a processor is started (Algorithm 1 of NN-Stretch): enqueued, handed to its own thread, or run on
+// Dispatch of a processor's work (Algorithm 1 of NN-Stretch): enqueued, handed to the processor's thread, or run on
 // the calling thread.
 enum class Dispatch { kAsync, kBlocking, kInline };
 
@@ -19,7 +19,7 @@ struct Tensor {
   const char* name;
   int rank;
   int32_t shape[kMaxRank];  // as in the TFLite file: channels last
-  bool channels_last;       // whether it is an image, which .npy files hold with its channels behind the batch
+  bool channels_last;       // whether it is an image, whose channels follow the batch in .npy files
 };
 
 struct Processor {
@@ -27,44 +27,44 @@ struct Processor {
   Dispatch dispatch;
 };
 
-// A tensor that a step reads; rows [first, last) of it, or all of it where last is 0.
+// A tensor that a step reads: its rows [first, last), or all rows if last is 0.
 struct Read {
   int tensor;
   int32_t first;
   int32_t last;
 };
 
-// Bytes of the file that become the little-endian number `value`.
+// Four bytes of the file to replace with the little-endian number `value`.
 struct Patch {
   uint64_t at;
   uint32_t value;
 };
 
 struct Step {
-  const char* name;  // of the signature
+  const char* name;  // name of the signature
   const char* segment;
-  int processor;  // whose queue it belongs to; -1 for a join
+  int processor;  // processor that runs it; -1 for a join
   const Read* reads;
   size_t read_count;
   const int* writes;
   size_t write_count;
-  const Patch* patches;  // leave this signature alone in the file
+  const Patch* patches;  // changes that leave only this signature in the file
   size_t patch_count;
-  int meeting;  // of branches that start together: their number; -1 for others
+  int meeting;  // number of the group of branches that start together; -1 for none
 };
 
 struct Plan {
   int format;
   const char* model;
   const char* device;
-  const char* sha256;  // of the TFLite file, in hexadecimal digits
-  uint64_t bytes;      // of it
+  const char* sha256;  // SHA-256 of the TFLite file, in hexadecimal digits
+  uint64_t bytes;      // size of the TFLite file
   const char* opening;  // first line of a record of a run
   const Tensor* tensors;
   size_t tensor_count;
-  const Processor* processors;  // in the order in which they are set to work, the calling thread's last
+  const Processor* processors;  // in the order in which they get work, the calling thread's last
   size_t processor_count;
-  const Step* steps;  // each behind what it waits for
+  const Step* steps;  // in topological order
   size_t step_count;
   const int* inputs;
   size_t input_count;

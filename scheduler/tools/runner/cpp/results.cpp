@@ -9,7 +9,7 @@
 namespace runner {
 namespace {
 
-// Inferences of a timeline; more would only make the file slow to open.
+// Maximum number of inferences in a timeline; more would only make the file slow to open.
 constexpr size_t kTraced = 10;
 
 std::string Quoted(const std::string& text) {
@@ -40,7 +40,7 @@ std::string Numbers(const std::vector<double>& numbers) {
   return text + "]";
 }
 
-// Names of steps as a list of JSON.
+// Names of steps as the elements of a JSON list.
 std::string Names(const plan::Plan& plan, const std::vector<int>& steps) {
   std::string text;
   for (int step : steps) text += (text.empty() ? "" : ",") + Quoted(plan.steps[step].name);
@@ -49,7 +49,7 @@ std::string Names(const plan::Plan& plan, const std::vector<int>& steps) {
 
 double Ms(int64_t start, int64_t end) { return static_cast<double>(end - start) / 1e6; }
 
-// Channels of an image behind its pixels or before them, image by image.
+// Moves the channels of each image to the last axis, or from there to the second axis.
 void Turn(const plan::Tensor& tensor, const float* from, float* to, bool last) {
   size_t pixels = 1;
   for (int i = 1; i + 1 < tensor.rank; ++i) pixels *= static_cast<size_t>(tensor.shape[i]);
@@ -64,7 +64,7 @@ void Turn(const plan::Tensor& tensor, const float* from, float* to, bool last) {
   }
 }
 
-// The shape that .npy files have of a tensor.
+// The shape of a tensor in .npy files.
 std::vector<int64_t> OutsideShape(const plan::Tensor& tensor) {
   std::vector<int64_t> shape(tensor.shape, tensor.shape + tensor.rank);
   if (tensor.channels_last) std::rotate(shape.begin() + 1, shape.end() - 1, shape.end());

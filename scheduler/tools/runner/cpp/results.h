@@ -1,4 +1,4 @@
-// What a run leaves: times, a timeline, a record of the state machine, outputs.
+// Results of a run: times, a timeline, a record of the state machine, outputs.
 #ifndef NN_STRETCH_RUNNER_RESULTS_H_
 #define NN_STRETCH_RUNNER_RESULTS_H_
 
@@ -11,19 +11,19 @@
 
 namespace runner {
 
-// The median of some numbers; they are put in order.
+// The median of numbers.
 double Median(std::vector<double> numbers);
 
 // times.json: milliseconds of each inference and of each step.
 std::string TimesJson(const plan::Plan& plan, const Options& options, const Executor& executor, const std::vector<Inference>& inferences);
 
-// trace.json: the Chrome trace event format, which ui.perfetto.dev opens; a thread a processor.
+// trace.json: the Chrome trace event format, which ui.perfetto.dev opens; one thread per processor.
 std::string TraceJson(const plan::Plan& plan, const Executor& executor, const std::vector<Inference>& inferences);
 
-// record.jsonl: events and answers of one inference, which `scheduler.runtime.record.replay` plays again.
+// record.jsonl: events and answers of one inference, which `scheduler.runtime.record.replay` can replay.
 std::string RecordLines(const plan::Plan& plan, const Executor& executor);
 
-// Copies an input into a tensor's memory, channels last; ones if there is no file. Throws Error if its shape differs.
+// Copies an input file, or ones without a file, into a tensor's memory, channels last; throws Error if its shape differs.
 void FillInput(const plan::Tensor& tensor, Memory& memory, const std::string& path);
 
 // An output as a .npy file, channels first.

@@ -11,10 +11,10 @@ namespace {
 
 constexpr size_t kAlignment = 64;
 
-// Kernels may read, not write, this far behind what they are given (XNN_EXTRA_BYTES is less).
+// Bytes after a tensor that kernels may read but not write (XNN_EXTRA_BYTES is less).
 constexpr size_t kBehind = 128;
 
-// What LiteRT's numbers mean; the library has words for them, but does not export them.
+// Describes a status of LiteRT; the library does not export its own descriptions.
 std::string Words(LiteRtStatus status) {
   switch (status) {
     case 1:
@@ -55,7 +55,7 @@ void CheckShape(const LiteRtLayout& layout, const LiteRtRankedTensorType& wanted
   if (!same) throw Error("LiteRT gives " + what + " another shape than plan.h");
 }
 
-// Options of an environment that are numbers or folders.
+// Returns an option of an environment: a number, or a folder (below).
 LiteRtEnvOption Option(int tag, int64_t number) {
   LiteRtEnvOption option{};
   option.tag = tag;
@@ -72,7 +72,7 @@ LiteRtEnvOption Option(int tag, const std::string& text) {
   return option;
 }
 
-// Options of one compiled model, released when it goes.
+// Options of one compiled model, released at the end of their scope.
 struct ModelOptions {
   explicit ModelOptions(int accelerators, int threads) {
     Check(LiteRtCreateOptions(&options), "make options");
@@ -227,13 +227,13 @@ End CompiledStep::Made(const plan::Tensor& tensor, int32_t rows, float* memory, 
   if (end.copied) {
     Check(LiteRtCreateManagedTensorBufferFromRequirements(environment_, &type, requirements, &end.buffer), what);
   } else {
-    // Several steps read the same memory at once: each through a buffer of its own, which LiteRT locks for itself.
+    // Several steps may read the same memory at once: each has a separate buffer, which LiteRT locks separately.
     Check(LiteRtCreateTensorBufferFromHostMemory(&type, memory, end.bytes, nullptr, &end.buffer), what);
   }
   return end;
 }
 
-// Rows of each image of a tensor, put side by side: where they lie in it, they need not be aligned.
+// Copies the rows that are read of each image into aligned memory, because rows inside a tensor need not be aligned.
 void CompiledStep::Gather(size_t input) {
   const plan::Read& read = step_.reads[input];
   const plan::Tensor& tensor = plan_.tensors[read.tensor];
@@ -259,7 +259,7 @@ void CompiledStep::Run() {
   for (const End& end : outputs_) {
     if (!end.copied) continue;
     void* memory = nullptr;
-    // Waits for what an accelerator still computes.
+    // Locking waits until an accelerator has finished.
     Check(LiteRtLockTensorBuffer(end.buffer, &memory, kLiteRtTensorBufferLockModeRead), "read an output of " + Named());
     std::memcpy(end.memory, memory, end.bytes);
     Check(LiteRtUnlockTensorBuffer(end.buffer), "read an output of " + Named());

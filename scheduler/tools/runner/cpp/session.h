@@ -1,4 +1,4 @@
-// The plan's steps as compiled models of LiteRT, tied to the memory of the tensors.
+// The plan's steps as compiled models of LiteRT, bound to the memory of the tensors.
 #ifndef NN_STRETCH_RUNNER_SESSION_H_
 #define NN_STRETCH_RUNNER_SESSION_H_
 
@@ -13,7 +13,7 @@
 
 namespace runner {
 
-// Memory of one tensor, aligned as LiteRT wants it.
+// Memory of one tensor, aligned as LiteRT requires.
 class Memory {
  public:
   explicit Memory(size_t elements);
@@ -31,29 +31,29 @@ class Memory {
 
 size_t Elements(const plan::Tensor& tensor);
 
-// One end of a compiled step: LiteRT's buffer, and what is copied into or out of it.
+// An input or output of a compiled step: LiteRT's buffer, and the memory that is copied to or from it.
 struct End {
   LiteRtTensorBuffer buffer = nullptr;
-  std::unique_ptr<Memory> rows;   // where rows of a tensor are gathered before they are read
-  float* memory = nullptr;        // that the buffer stands for, or is filled from
-  bool copied = false;            // whether the buffer has memory of its own
+  std::unique_ptr<Memory> rows;   // copy of the tensor's rows that the step reads
+  float* memory = nullptr;        // memory that the buffer wraps or is copied to or from
+  bool copied = false;            // whether the buffer has separate memory
   size_t bytes = 0;
 };
 
 // A signature ready to run.
 class CompiledStep {
  public:
-  // Compiles on the calling thread, so that the threads that LiteRT makes are pinned like it.
+  // Compiles on the calling thread, so that the threads that LiteRT starts are pinned to the same cores.
   CompiledStep(LiteRtEnvironment environment, const plan::Plan& plan, int step, const Options& options,
                const std::vector<std::unique_ptr<Memory>>& tensors);
   ~CompiledStep();
   CompiledStep(const CompiledStep&) = delete;
   CompiledStep& operator=(const CompiledStep&) = delete;
 
-  // Reads its inputs' memory and writes its outputs'; throws Error if LiteRT fails.
+  // Reads the memory of the inputs and writes that of the outputs; throws Error if LiteRT fails.
   void Run();
 
-  // Whether no operator stayed on the CPU that was to run elsewhere.
+  // Whether no operator of a step for an accelerator stays on the CPU.
   bool fully_accelerated() const { return fully_; }
 
  private:
@@ -71,7 +71,7 @@ class CompiledStep {
   LiteRtModel model_ = nullptr;
   LiteRtCompiledModel compiled_ = nullptr;
   std::vector<End> inputs_, outputs_;
-  std::vector<const float*> sources_;  // tensors that inputs are gathered from
+  std::vector<const float*> sources_;  // tensors whose rows are copied for each input
   std::vector<LiteRtTensorBuffer> reads_, writes_;
   bool fully_ = true;
 };

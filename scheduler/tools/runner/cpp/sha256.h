@@ -1,4 +1,4 @@
-// SHA-256 (FIPS 180-4), by which the runner knows that a file is the one that its plan was written for.
+// SHA-256 (FIPS 180-4), by which the runner checks that its plan was written for a file.
 #ifndef NN_STRETCH_RUNNER_SHA256_H_
 #define NN_STRETCH_RUNNER_SHA256_H_
 

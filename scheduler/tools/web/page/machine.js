@@ -1,9 +1,9 @@
 // The state machine of scheduler/runtime/machine.py for one client with one lane, whose calling thread joins and whose
-// other queues block: the same events give the same instructions, so that a recording of a page can be replayed there.
+// other queues block: the same events give the same instructions, so that Python can replay a page's record.
 
 export const CALLING_THREAD = "calling thread";
 
-// A plan: {inputs, outputs, subgraphs, joins}, the steps in topological order; queues: the queue of each subgraph.
+// plan: {inputs, outputs, subgraphs, joins, order}, `order` being topological; queues: the queue of each subgraph.
 export class Machine {
   constructor(plan, queues) {
     this.steps = new Map();

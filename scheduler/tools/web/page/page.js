@@ -30,14 +30,14 @@ function state(text) {
   $("state").textContent = text;
 }
 
-// What this browser has, in words, and what it lacks.
+// Describes this browser, and what it lacks.
 async function look() {
   const lacks = [];
   if (!isSecureContext) lacks.push("a secure origin: open the page by https, as localhost, or through `adb reverse`");
   if (!crossOriginIsolated) lacks.push("shared memory between workers, so CPU and GPU cannot share tensors");
   const adapter = await navigator.gpu?.requestAdapter({ powerPreference: "high-performance" }).catch(() => null);
   if (!adapter) lacks.push(`${navigator.gpu ? "a GPU for WebGPU" : "WebGPU"}: the work of a GPU runs on WebAssembly with one thread instead`);
-  // which processor WebNN takes cannot be demanded: it is one more, of unknown kind, for the work of an NPU or a DSP
+  // WebNN's processor cannot be chosen: it counts as another processor, of unknown kind, for the work of an NPU or a DSP
   const context = await navigator.ml?.createContext({ powerPreference: "low-power" }).catch(() => null);
   const cores = navigator.hardwareConcurrency || 1;
   return { agent: navigator.userAgent, cores, isolated: crossOriginIsolated, webgpu: Boolean(adapter), fp16: adapter?.features.has("shader-f16") ?? false, webnn: Boolean(context), lacks };
@@ -47,7 +47,7 @@ function show(list, entries) {
   list.replaceChildren(...Object.entries(entries).flatMap(([term, value]) => [element("dt", term), element("dd", value)]));
 }
 
-// One worker for each processor, on what the browser has for it; what it has not is a worker on WebAssembly with one thread.
+// Starts a worker for each processor, on WebAssembly with one thread if the browser offers no interface to the processor.
 async function processorsFor(names, threads, device) {
   const workers = {};
   for (const name of names) {
@@ -71,7 +71,7 @@ async function started(name, provider, threads) {
   return processor;
 }
 
-// A table of contestants that is filled while rounds go on.
+// Adds a table with one row per name; the returned function fills a row's cells.
 function table(parent, caption, columns, names) {
   const rows = Object.fromEntries(names.map((name) => [name, element("tr")]));
   const whole = element("table");
@@ -86,7 +86,7 @@ function table(parent, caption, columns, names) {
   return (name, ...cells) => rows[name].replaceChildren(...[name.replaceAll("_", " "), ...cells].map((cell, at) => element(at ? "td" : "th", cell, at ? {} : { scope: "row" })));
 }
 
-// Spans of one inference, a row for each queue; numbers of steps are listed below, so that nothing depends on colour.
+// Draws the spans of one inference, one row per queue; steps are numbered and listed below, so that nothing depends on colour.
 function timeline(parent, title, { ms, start, spans }) {
   const svg = "http://www.w3.org/2000/svg";
   const queues = [...new Set(spans.map((span) => span.queue))];
@@ -172,7 +172,7 @@ async function compare(stated, processors, rounds, device, threads) {
   for (const { release } of Object.values(wholes)) await release();
 }
 
-// Networks of a profile: each timed on each place, in turns with the others of its batch.
+// Measures the networks of a profile, each on each processor, in turns with the others of its batch.
 async function profile(device, threads) {
   const section = element("section");
   section.append(element("h2", "Profile of this device"));
@@ -213,7 +213,7 @@ async function timed(worker, { networks, rounds }, file) {
   return times;
 }
 
-// Both processors at once: what each network takes while the other one computes without pause.
+// Times each network on two processors at once: each one computes without pauses while the other is timed.
 async function overlap(workers, { places, networks, rounds }) {
   const [first, second] = places.map(({ place }) => place);
   const result = {};

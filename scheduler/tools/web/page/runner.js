@@ -6,7 +6,7 @@ const SIZES = { float32: 4, float16: 2, int8: 1, uint8: 1 };
 const ARRAYS = { float32: Float32Array, float16: Uint16Array, int8: Int8Array, uint8: Uint8Array };
 export const now = () => performance.timeOrigin + performance.now();
 
-// A worker with one task at a time in flight for each caller; a lost worker fails all that wait.
+// A worker that answers tasks; if the worker is lost, all waiting tasks fail.
 export class Processor {
   constructor(name) {
     this.name = name;
@@ -43,7 +43,7 @@ async function filled(url, memory) {
   return memory;
 }
 
-// A bundle on processors: what runs as branches, and the whole networks it is compared with.
+// A bundle on processors: its branches, and the whole networks for comparison.
 export class Bundle {
   constructor(stated, processors) {
     this.stated = stated;
@@ -51,7 +51,7 @@ export class Bundle {
     this.tensors = new Map(stated.tensors.map((tensor) => [tensor.name, tensor]));
     this.queues = Object.fromEntries(stated.subgraphs.map((step) => [step.name, processors[step.processor].name]));
     this.memory = new Map();
-    this.record = null; // events and instructions of a run, where they are wanted
+    this.record = null; // events and instructions of a run, if requested
   }
 
   async load(step) {
@@ -76,7 +76,7 @@ export class Bundle {
     }
   }
 
-  // One inference in branches: {ms, spans}.
+  // Runs one inference in branches: {ms, start, spans}.
   async run() {
     const { stated } = this;
     const machine = new Machine(stated, this.queues);
@@ -129,7 +129,7 @@ export class Bundle {
     );
   }
 
-  // What scheduler/runtime joins with numpy: inputs added, or side by side along an axis.
+  // Joins as scheduler/runtime does with numpy: adds the inputs, or concatenates them along an axis.
   #join(join) {
     const view = (name) => new ARRAYS[this.tensors.get(name).dtype](this.memory.get(name));
     const out = view(join.output);
@@ -153,7 +153,7 @@ export class Bundle {
     });
   }
 
-  // A whole network on one processor, with the bundle's inputs: a contestant.
+  // Loads a whole network on one processor, with the bundle's inputs, for comparison.
   async whole(name, file, processor) {
     const key = `${this.stated.id}:${name} on ${processor.name}`;
     await processor.ask("load", { name: key, url: `${this.stated.address}/files/${file}`, stays: [] });
@@ -171,7 +171,7 @@ export class Bundle {
     return { run, outputs, release: () => processor.ask("release", { name: key }) };
   }
 
-  // Largest difference of the outputs from those that the server's runtime computed, over the largest of them.
+  // Returns the largest difference from the outputs of the server's runtime, relative to their largest element.
   async difference(memories = this.stated.outputs.map((name) => this.memory.get(name)), of = "outputs") {
     let most = 0;
     for (const [at, name] of this.stated.outputs.entries()) {

@@ -1,5 +1,5 @@
-// One processor: ONNX Runtime Web in a worker of its own, on WebAssembly with some threads, or on WebGPU. A tensor that crosses
-// workers lies in shared memory; one that only this processor reads stays where the processor wrote it.
+// One processor: ONNX Runtime Web in a separate worker, on WebAssembly, WebGPU or WebNN. A tensor that other workers read
+// is in shared memory; a tensor that only this processor reads stays where the processor wrote it.
 
 let ort;
 let provider;
@@ -32,7 +32,7 @@ const tasks = {
     return { ms: performance.now() - start };
   },
 
-  // inputs and outputs: {tensor, type, shape, rows, memory}, without memory where the tensor stays here
+  // inputs and outputs: {tensor, type, shape, rows, memory}, without memory if the tensor stays on this processor
   async run({ name, inputs, outputs }) {
     const start = performance.timeOrigin + performance.now();
     const session = sessions.get(name);
@@ -61,7 +61,7 @@ const tasks = {
   },
 };
 
-// A tensor in shared memory, or some rows of it (axis 2 of NCHW), in one piece.
+// Returns a contiguous copy of a tensor in shared memory, or of some of its rows (axis 2 of NCHW).
 function tensorOf({ type, shape, rows, memory }) {
   const all = new TYPES[type](memory);
   if (!rows) return new ort.Tensor(type, all.slice(), shape);
