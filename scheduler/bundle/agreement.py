@@ -15,7 +15,7 @@ class SegmentAgreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     """The original with one of its segments replaced by the branched segment."""
 
     segment: str  # Name of the segment.
-    #: Share of images with the same best class as the original; None where outputs are no classes, or the segment has other input or
+    #: Share of images with the same best class as the original; None if the outputs are not classes, or the segment has other input or
     #: output channels than the original's and cannot replace it.
     value: _Share | None
     error: _Error | None  # Root of the squared error of the network's outputs over the root of the original's square; None if not measured.
@@ -24,14 +24,14 @@ class SegmentAgreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 class AgreementFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Comparison of two networks on images."""
 
-    #: Share of images with the same best class; None where outputs are no classes, or the original gives nearly always the same class.
+    #: Share of images with the same best class; None if the outputs are not classes, or the original gives nearly always the same class.
     value: _Share | None
     low: _Share | None  # Lower end of the 95 % interval (Wilson's).
     high: _Share | None  # Upper end of the interval.
     top5_overlap: _Share | None  # Shared portion of the five best classes; None with five classes or fewer.
     error: _Error  # Root of the squared error of the outputs over the root of the original's square.
     images: _Images  # Number of images of the measurement.
-    #: Number of classes that the original gives for the images; None where outputs are no classes, or in bundles of earlier versions.
+    #: Number of classes that the original gives for the images; None if the outputs are not classes, or in bundles of earlier versions.
     classes: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 

@@ -80,7 +80,7 @@ def load_bundle(path: str | Path, *, check_hashes: bool = False, trust: str | Pa
             then compared as well. Empty: any author.
 
     Raises:
-        StretchError: If the folder is no bundle, its schema is newer or older than
+        StretchError: If the folder is not a bundle, its schema is newer or older than
             this code's, a file is missing, outside the folder, of the wrong size or
             content, tensors, subgraphs and joins do not fit together, or no key of
             `trust` has signed it.

@@ -64,8 +64,8 @@ class Invocation(ABC):
 
         Returns:
             Kind of each conversion, with its start and end on the clock of
-            `time.perf_counter_ns`; empty where nothing is converted,
-            or where kernels of the subgraph convert.
+            `time.perf_counter_ns`; empty if nothing is converted,
+            or if kernels of the subgraph convert.
         """
         return ()
 
@@ -220,9 +220,9 @@ class Delegate(ABC):
     reentrant: ClassVar[bool] = False
     #: Whether the outputs are the subgraph's results.
     computes: ClassVar[bool] = True
-    #: Kinds of processors that the delegate drives without a mapping, such as ``gpu``; other kinds run on it where they are mapped to it.
+    #: Kinds of processors that the delegate drives without a mapping, such as ``gpu``; other kinds run on it if they are mapped to it.
     drives: ClassVar[tuple[str, ...]] = ()
-    #: Fusion rules (`predictors/fusion_rules`) by which `stretch profile` measures its processors; empty where it reports no times of kernels.
+    #: Fusion rules (`predictors/fusion_rules`) by which `stretch profile` measures its processors; empty if it reports no times of kernels.
     fuses: ClassVar[str] = ""
     #: Distribution of its runtime, whose version a profile states.
     package: ClassVar[str] = ""
@@ -267,7 +267,7 @@ class Delegate(ABC):
 
         Raises:
             StretchError: If the file is unreadable or has an operator that
-                this delegate does not run; an `UnableError` where another delegate may.
+                this delegate does not run; an `UnableError` if another delegate may run it.
             MissingBackendError: If a library this delegate needs is missing.
         """
 
@@ -305,7 +305,7 @@ class Delegate(ABC):
         return self.compile(bundle.file(bundle.subgraph(name).file))
 
     def node_placements_from(self, bundle: "Bundle", name: str) -> list[NodePlacement]:
-        """Return the placement of each operator of a bundle's subgraph, with the time of its kernel where it can be measured.
+        """Return the placement of each operator of a bundle's subgraph, with the time of its kernel if it can be measured.
 
         Every delegate reports the times of its kernels here, however it measures them; `stretch explain` prints them.
         A delegate that reports operators runs the subgraph here, on random inputs.

@@ -101,7 +101,7 @@ def wrap_invocation(
     return (AsyncBorderInvocation if isinstance(call, AsyncInvocation) else BorderInvocation)(call, before, after, check)
 
 
-#: Alignment in bytes of every tensor that is no slice of another: a cache line, and the widest registers.
+#: Alignment in bytes of every tensor that is not a slice of another: a cache line, and the widest registers.
 ALIGNMENT = 64
 
 #: Maximum number of tensors that share memory: with more tensors, the search for disjoint lifetimes costs more than it saves.
@@ -124,7 +124,7 @@ class Buffers:
         slices, copied = self._slices(plan)
         #: Separate buffers for slices of several pieces that a subgraph reads or writes; each buffer is a tensor like the others.
         self._own_memory = self._make_own_memory(plan, slices)
-        #: Tensors that are no slice of another, each with its slices.
+        #: Tensors that are not slices of another, each with its slices.
         self._slices_of = {name: [name] for name in self._tensors if name not in slices}
         for name in slices:
             self._slices_of[_outermost(name, slices)].append(name)

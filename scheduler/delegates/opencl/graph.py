@@ -50,7 +50,7 @@ class KernelGraph:
         return {node.output: node for node in self.nodes}
 
     def only_reader(self, tensor: str) -> KernelNode | None:
-        """Return the only reader of a tensor that is no output, or None."""
+        """Return the only reader of a tensor that is not an output, or None."""
         if tensor in self.outputs:
             return None
         readers = [node for node in self.nodes if tensor in node.inputs]

@@ -218,7 +218,7 @@ def _short_values(tensor: Any) -> tuple[float, ...] | None:
 #: Operators that carry the scales of an int8 subgraph, or are at the edges of an fp16 subgraph.
 QUANTISERS = ("QuantizeLinear", "DequantizeLinear", "Cast")
 
-#: Kind of calls of torch, which have attributes of their own.
+#: Kind of opaque operators (`predictors.operators.opaque`), whose attributes do not describe windows; they read each tensor once.
 _OPAQUE = "opaque"
 
 KIND, ATTRIBUTES, INPUTS = "stretch.kind", "stretch.attributes", "stretch.inputs"

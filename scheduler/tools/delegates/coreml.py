@@ -37,7 +37,7 @@ class CoreMlDelegate(Delegate):
 
     @classmethod
     def unavailable(cls) -> str | None:
-        """Return the reason if this is no Mac, or its ONNX Runtime lacks the provider, else None."""
+        """Return the reason if this is not a Mac, or its ONNX Runtime lacks the provider, else None."""
         if sys.platform != "darwin":
             return "Core ML is on macOS alone"
         if cls.units == "CPUAndNeuralEngine" and platform.machine() != "arm64":
