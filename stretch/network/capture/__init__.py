@@ -1,4 +1,4 @@
-"""Any network as operators: traced where that is possible, else exported by torch."""
+"""Capture any network as an operator graph: by tracing if that is possible, else by torch.export."""
 
 from torch import nn
 
@@ -13,19 +13,19 @@ __all__ = ["Captured", "capture"]
 def capture(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3, 224, 224), name: str | None = None) -> Captured:
     """Capture a network in evaluation mode.
 
-    Tracing comes first: it follows operators down to single channels. A
-    network that it refuses is captured by `torch.export`, where an operator of no family is opaque.
+    Tracing is tried first: it follows operators down to single channels. A network that it
+    refuses is captured by `torch.export`; an operator that belongs to no family becomes opaque.
 
     Args:
         module: A network of tensors, which may return several within tuples, lists, dictionaries and
-            dataclasses; it and every module within it are left in the mode they were in.
-        input_shape: Batch, channels, height, width; of several inputs a shape each, in the order or by the names of the
+            dataclasses. The network and every module within it keep their training or evaluation mode.
+        input_shape: Batch, channels, height, width; for several inputs one shape each, in the order or by the names of the
             forward's arguments.
 
     Raises:
-        UsageError: If the network rejects inputs of these shapes, or has others.
-        StretchError: If it can neither be traced nor exported; says why tracing refused it, and in the hint an alternative,
-            or the operator that is not captured of the network that torch exports.
+        UsageError: If the network rejects inputs of these shapes, or has a different number of inputs.
+        StretchError: If it can neither be traced nor exported. The message says why tracing refused it; the hint gives an
+            alternative, or names the operator that could not be captured from torch's export.
     """
     arguments = Inputs.of(input_shape, module)
     try:
@@ -34,7 +34,7 @@ def capture(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3, 224, 2
         raise
     except StretchError as error:
         refused = error
-    # torch's exporter is slow to import
+    # imported here because torch's exporter is slow to import
     from stretch.network.capture.exported import ExportFailure, capture_runnable
 
     try:
@@ -45,7 +45,7 @@ def capture(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3, 224, 2
         if error.message == refused.message:
             raise refused from None
         if isinstance(refused, TraceFailure) and not isinstance(error, ExportFailure):
-            # the cause of tracing's failure may lie within the operator that is refused here
+            # the cause of tracing's failure may be the operator that is refused here
             raise StretchError(error.message, error.hint or "give the network without that operator as `module:factory`") from error
         # torch's own reasons are long and seldom help
         hint = refused.hint if isinstance(error, ExportFailure) else None

@@ -1,4 +1,4 @@
-"""Calls of ATen operators as rules see them, the tensors that they read, and opaque operators that compute them."""
+"""Calls of ATen operators as the rules see them, the tensors that they read, and the opaque operators that compute them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,91 +19,91 @@ from stretch.operators.opaque.calls import Call, Calls, CallTensor, to_builtins
 class AtenValue:
     """A tensor of an exported network."""
 
-    op: str  # Name of the operator that computes it; empty where it depends on weights alone.
-    shape: Shape  # As it is seen.
-    base: Shape = ()  # As its operator gives it, with the same elements.
-    piece: Step | None = None  # Step that cuts it out of another tensor where it is used.
-    dtype: torch.dtype | None = None  # Of its elements, where it is known.
-    #: The tensor itself, where it depends on weights alone and they are looked at.
+    op: str  # Name of the operator that computes the tensor; empty if the tensor depends on weights alone.
+    shape: Shape  # Shape in which the network uses the tensor.
+    base: Shape = ()  # Shape in which its operator returns it, with the same number of elements.
+    piece: Step | None = None  # Step that cuts the tensor out of another one where it is used.
+    dtype: torch.dtype | None = None  # Data type of the elements; None if unknown.
+    #: The tensor itself, if it depends on weights alone and its values are needed.
     tensor: torch.Tensor | None = field(default=None, compare=False, repr=False)
-    learned: bool = False  # Whether that is a parameter, or computed from one.
-    axes: Axes | None = None  # Factors of its axes in the operator's feature map, where its elements are not in the operator's order.
+    learned: bool = False  # Whether the tensor is a parameter, or computed from one.
+    axes: Axes | None = None  # Factors of its axes in the operator's feature map, if its elements are not in the operator's order.
 
     def reshape(self, shape: Shape) -> "AtenValue":
-        """Return the same elements in another shape."""
+        """Return the tensor with the same elements in another shape."""
         return replace(self, shape=shape, base=self.base or self.shape)
 
 
 @dataclass(frozen=True)
 class AtenCall:
-    """A call."""
+    """A call of an ATen operator."""
 
-    node: fx.Node  # In the exported graph.
+    node: fx.Node  # Node of the call in the exported graph.
     arguments: Mapping[str, Any]  # Arguments by name.
-    shapes: list[Shape] = field(default_factory=list)  # Of its results.
+    shapes: list[Shape] = field(default_factory=list)  # Shapes of the results.
 
     @property
     def operator(self) -> str:
-        """Name of the ATen operator without its overload, such as ``add``; a change in place is no matter."""
+        """Name of the ATen operator without its overload, such as ``add``; the underscore of in-place operators is dropped."""
         packet = getattr(self.node.target, "_overloadpacket", self.node.target)
         name = getattr(packet, "__name__", str(packet))
         return name.removesuffix("_") if not name.startswith("_") else name
 
     @property
     def overload(self) -> str:
-        """Name of its overload, such as ``Tensor``."""
+        """Name of the operator's overload, such as ``Tensor``."""
         return str(getattr(self.node.target, "_overloadname", ""))
 
     @property
     def out(self) -> Shape:
-        """Shape of its first result."""
+        """Shape of the call's first result."""
         return self.shapes[0]
 
     @property
     def values(self) -> list[AtenValue]:
-        """All tensors among its arguments."""
+        """All tensors among the call's arguments."""
         return list(_flatten_values(list(self.arguments.values())))
 
     @property
     def tensors(self) -> list[AtenValue]:
-        """The tensors that depend on the network's input."""
+        """Tensors among the arguments that depend on the network's input."""
         return [value for value in self.values if value.op]
 
     @property
     def constants(self) -> int:
-        """Elements of those that do not."""
+        """Number of elements of the tensors that do not depend on the network's input."""
         return sum(prod(value.shape) for value in self.values if not value.op)
 
     def tensor(self, name: str) -> AtenValue | None:
-        """Return the argument of this name, if it is a tensor that depends on the input."""
+        """Return the argument with this name; None unless it is a tensor that depends on the network's input."""
         value = self.arguments.get(name)
         return value if isinstance(value, AtenValue) and value.op else None
 
     def constant(self, name: str) -> AtenValue | None:
-        """Return the argument of this name, if it is a tensor that does not."""
+        """Return the argument with this name; None unless it is a tensor that does not depend on the network's input."""
         value = self.arguments.get(name)
         return value if isinstance(value, AtenValue) and not value.op else None
 
     @property
     def axis(self) -> int:
-        """The axis of its argument ``dim``, counted from the first."""
+        """Axis given by the argument ``dim``, counted from the first."""
         return int(self.arguments["dim"]) % len(self.tensors[0].shape)
 
     def order(self, rank: int) -> tuple[int, ...]:
-        """Return the place of each axis in its result, computed by torch itself."""
+        """Return the input axis that each axis of the result comes from, computed by torch itself."""
         target: Any = self.node.target
         dims = torch.empty([2 + i for i in range(rank)], device="meta")
         settings = [self.arguments[argument.name] for argument in target._schema.arguments[1:]]
         return tuple(size - 2 for size in target(dims, *settings).shape)
 
 
-#: A chain of operators, the tensor itself in another shape, or its pieces; None if the call must be opaque.
+#: Result of a rule: a chain of operators, the tensor itself in another shape, or its pieces; None if the call must be opaque.
 LoweringResult = list[Step] | AtenValue | tuple[AtenValue, ...] | None
 AtenRule = Callable[[AtenCall], LoweringResult]
 
 
 def named_arguments(node: fx.Node) -> dict[str, Any]:
-    """Return the arguments of a call by name, those that are left out at their defaults."""
+    """Return the arguments of a call by name, with defaults for those that are left out."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return {str(i): argument for i, argument in enumerate(node.args)} | dict(node.kwargs)
@@ -120,7 +120,7 @@ def _flatten_values(arguments: Any) -> Iterator[AtenValue]:
             yield from _flatten_values(item)
 
 
-#: Operators whose result has fewer elements than they read.
+#: Operators whose result has fewer elements than their inputs.
 REDUCTIONS = (
     *("mean", "sum", "amax", "amin", "max", "min", "prod", "var", "std", "var_mean", "std_mean", "norm", "linalg_vector_norm"),
     *("argmax", "argmin", "logsumexp", "any", "all"),
@@ -139,7 +139,7 @@ _Work = tuple[int, int, int, int, int]
 
 
 def elements(shape: Shape, taps: int = 1) -> _Work:
-    """Return the cost of an elementwise operator (channels second for images, else last)."""
+    """Return the work of an elementwise operator; channels are the second axis of images, else the last axis."""
     channels = shape[1] if len(shape) == 4 else shape[-1] if shape else 1
     return 1, 1, channels, taps, prod(shape) // channels
 
@@ -150,15 +150,15 @@ def over_elements(shape: Shape, kernel: str, variant: str) -> dict[str, Attr]:
 
 
 def opaque_step(call: AtenCall, kernel: str, work: _Work, variant: str = "") -> Step:
-    """Return the operator of a call with this work; it reads all tensors of the call."""
+    """Return an opaque operator for a call with this work; it reads all tensors of the call."""
     return Step("opaque", attributes(call.out, kernel, variant or call.operator, work, call.constants), tuple(call.tensors))
 
 
 def opaque_node(call: AtenCall) -> Step:
-    """Return the operator of a call that no rule takes."""
+    """Return the opaque operator of a call that no rule covers."""
     name, built = call.operator, prod(call.out)
     if name in REDUCTIONS:
-        # each element of the result is of as many as are read
+        # each element of the result is computed from as many elements as this ratio
         read, batch = max(prod(tensor.shape) for tensor in call.tensors), call.out[0] if call.out else 1
         return opaque_step(call, "reduce", (1, 1, max(1, built // batch), max(1, read // built), batch))
     if "avg_pool" in name or "max_pool" in name:
@@ -167,14 +167,14 @@ def opaque_node(call: AtenCall) -> Step:
 
 
 class CallRecorder:
-    """Collects the tensors that calls read, and writes arguments as JSON has them."""
+    """Collects the tensors that calls read, and converts arguments to JSON values."""
 
     def __init__(self) -> None:
         self._reads: list[AtenValue] = []
         self._constants: list[AtenValue] = []
 
     def __call__(self, argument: Any) -> Any:
-        """Return an argument as JSON has it; raises ValueError if it is nothing that a call may have."""
+        """Convert an argument to a JSON value; raise ValueError if a call may not have it."""
         return to_builtins(argument, self._reference)
 
     def _reference(self, argument: Any) -> dict[str, int] | None:
@@ -191,13 +191,13 @@ class CallRecorder:
         return {key: index}
 
     def step(self, attrs: Mapping[str, Attr], calls: Sequence[Call], result: torch.dtype = torch.float32) -> Step:
-        """Return an opaque operator that is computed by some calls with what was collected.
+        """Build an opaque operator that computes some calls with the collected tensors.
 
-        Tensors between operators are real (`storage_dtype`): calls that compute with whole numbers stand between conversions.
+        Tensors between operators are real (`storage_dtype`): calls that compute with whole numbers are placed between conversions.
 
         Args:
-            attrs: Its other attributes.
-            result: Type of what the last call gives.
+            attrs: The operator's other attributes.
+            result: Data type that the last call returns.
         """
         reads = tuple(CallTensor(_name(storage_dtype(value.dtype)), value.shape) for value in self._reads)
         converted = [i for i, value in enumerate(self._reads) if storage_dtype(value.dtype) != value.dtype]
@@ -227,17 +227,17 @@ class CallRecorder:
 
 
 def conversion(tensor: dict[str, int], dtype: torch.dtype | None) -> Call:
-    """Return the call that gives a tensor in another type."""
+    """Return the call that converts a tensor to another data type."""
     return Call("_to_copy.default", (tensor,), {"dtype": {"dtype": _name(dtype)}})
 
 
 def storage_dtype(dtype: torch.dtype | None) -> torch.dtype:
-    """Return the type in which operators exchange a tensor: float32 for integers, booleans and short floats."""
+    """Return the data type in which operators exchange a tensor: float32 for integers, booleans and short floats."""
     return torch.float32 if dtype is None or dtype.itemsize < 4 or not (dtype.is_floating_point or dtype.is_complex) else dtype
 
 
 def _replace_infinities(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a mask of minus infinity as the lowest number of fp16, behind which a softmax gives the same zeros: files hold no infinity."""
+    """Replace infinities in a mask by the extreme numbers of fp16, because files hold no infinity; a softmax gives the same zeros."""
     if not tensor.is_floating_point() or not tensor.isinf().any():
         return tensor
     maximum = torch.finfo(torch.float16).max

@@ -19,11 +19,11 @@ T = TypeVar("T")
 
 
 class Unsupported(Exception):
-    """The effect of a call on axes cannot be followed to single channels: it is computed on the plain tensors."""
+    """The effect of a call on axes cannot be followed to single channels; the call is computed on the plain tensors."""
 
 
 def require(value: T | None) -> T:
-    """Return a value, or raise `Unsupported` if it is None."""
+    """Return a value; raise `Unsupported` if it is None."""
     if value is None:
         raise Unsupported
     return value
@@ -43,12 +43,12 @@ FactorKind = Literal["image", "channel", "pixel", "query", "key"]
 class Factor:
     """Some of a map's images, channels or pixels, in equal steps."""
 
-    of: FactorKind  # Thing that it steps through.
-    size: int  # How many.
-    step: int  # From one to the next; pixels are counted row by row.
+    of: FactorKind  # Kind of thing that the factor steps through.
+    size: int  # Number of steps.
+    step: int  # Distance from one to the next; pixels are counted row by row.
 
     def split(self, inner: int) -> tuple["Factor", "Factor"]:
-        """Return two factors, the inner one of this size."""
+        """Split the factor into two, the inner one with the size `inner`."""
         return Factor(self.of, self.size // inner, self.step * inner), Factor(self.of, inner, self.step)
 
 
@@ -57,14 +57,14 @@ Axis = tuple[Factor, ...]
 
 @dataclass(frozen=True)
 class Axes:
-    """Factors of every axis of a tensor."""
+    """The factors of every axis of a tensor."""
 
-    axes: tuple[Axis, ...]  # Of each axis its factors, the outermost first; none for an axis of one element.
-    first: int = 0  # Channel of the map at which it starts.
+    axes: tuple[Axis, ...]  # Factors of each axis, the outermost first; none for an axis of one element.
+    first: int = 0  # Channel of the map at which the tensor starts.
 
     @property
     def shape(self) -> Shape:
-        """Of the tensor."""
+        """Shape of the tensor."""
         return tuple(_size(axis) for axis in self.axes)
 
     def factors(self, of: FactorKind) -> tuple[Factor, ...]:
@@ -72,14 +72,14 @@ class Axes:
         return tuple(factor for axis in self.axes for factor in axis if factor.of == of)
 
     def channels(self) -> list[int]:
-        """Return the channels of the map, in the order in which the tensor has them."""
+        """Return the indices of the map's channels, in the tensor's order."""
         result = [self.first]
         for factor in self.factors("channel"):
             result = [offset + i * factor.step for offset in result for i in range(factor.size)]
         return result
 
     def reshape(self, shape: Shape) -> "Axes | None":
-        """Return the same elements in another shape; None if an axis would begin within a factor."""
+        """Return the axes of the same elements in another shape; None if an axis would begin within a factor."""
         left = [factor for axis in self.axes for factor in axis][::-1]
         axes: list[Axis] = []
         for size in shape:
@@ -100,11 +100,11 @@ class Axes:
         return None if left else replace(self, axes=tuple(axes))
 
     def permute(self, order: Sequence[int]) -> "Axes":
-        """Return the tensor's axes in another order."""
+        """Return the axes in another order."""
         return replace(self, axes=tuple(self.axes[axis] for axis in order))
 
     def cut(self, axis: int, start: int, size: int) -> "Axes | None":
-        """Return some of an axis over channels; None if it runs over something else or a cut lies within an inner factor."""
+        """Cut a range out of an axis over channels; None if the axis runs over something else or a cut is within an inner factor."""
         factors = self.axes[axis]
         if start == 0 and size == _size(factors):
             return self
@@ -119,11 +119,11 @@ class Axes:
         return replace(self, axes=axes, first=self.first + start // inner * outer.step)
 
     def drop_axis(self, axis: int) -> "Axes":
-        """Return the without an axis of one element."""
+        """Return the axes without one axis, which has one element."""
         return replace(self, axes=(*self.axes[:axis], *self.axes[axis + 1 :]))
 
     def sort_factors(self) -> "Axes":
-        """Return the axes of a map that has the same images, channels and pixels in the order in which they are seen here."""
+        """Return the same axes over a map whose images, channels and pixels are stored in the tensor's order."""
         left = {of: prod(factor.size for factor in self.factors(of)) for of in get_args(FactorKind)}
         axes = []
         for axis in self.axes:
@@ -135,19 +135,19 @@ class Axes:
         return Axes(tuple(axes))
 
     def merge(self) -> "Axes":
-        """With factors that continue each other as one."""
+        """Merge factors that continue each other."""
         return replace(self, axes=tuple(map(_merge_factors, self.axes)))
 
 
 def map_axes(shape: Shape) -> Axes:
-    """Return a feature map N×C×H×W as it is."""
+    """Return the axes of a feature map N×C×H×W in its own order."""
     n, c, h, w = shape
     factors = (Factor("image", n, 1), Factor("channel", c, 1), Factor("pixel", h, w), Factor("pixel", w, 1))
     return Axes(tuple(_merge_factors([factor]) for factor in factors))
 
 
 def common_factors(a: Axis, b: Axis) -> list[tuple[Factor, Factor]]:
-    """Return the factors of two axes of one size, split so that they come in pairs of one size."""
+    """Split the factors of two axes of one size so that they pair up, both factors of a pair having one size."""
     left, right, pairs = list(a)[::-1], list(b)[::-1], []
     while left and right:
         first, second = left.pop(), right.pop()
@@ -169,7 +169,7 @@ def _size(axis: Sequence[Factor]) -> int:
 
 
 def _merge_factors(axis: Sequence[Factor]) -> Axis:
-    """Return the factors without those of one element, and neighbours that continue each other as one."""
+    """Drop factors of one element, and merge neighbours that continue each other."""
     merged: list[Factor] = []
     for factor in axis:
         if factor.size == 1:
@@ -183,7 +183,7 @@ def _merge_factors(axis: Sequence[Factor]) -> Axis:
 
 
 def rearrangement(pairs: Sequence[tuple[Factor, Factor]]) -> tuple[Shape, Shape]:
-    """Return how pixels that lie in the steps of the first of each pair come to lie in the steps of the second."""
+    """Return the sizes and the permutation that move pixels from the steps of each pair's first factor to those of its second."""
     before = sorted(range(len(pairs)), key=lambda i: -pairs[i][0].step)
     after = sorted(range(len(pairs)), key=lambda i: -pairs[i][1].step)
     for order, side in ((before, 0), (after, 1)):

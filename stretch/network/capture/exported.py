@@ -1,6 +1,6 @@
-"""Any network that torch can export to an operator graph that computes it: calls of torch compute operators that no family describes.
+"""Capture any network that torch can export; calls of torch compute the operators that belong to no family.
 
-`torch.export` runs the network once on tensors without data, so that neither weights nor time matter, and gives torch's own
+`torch.export` runs the network once on tensors without data, so that weights and run time do not matter. It returns torch's own
 operators (ATen), whatever Python did in between.
 """
 
@@ -41,14 +41,14 @@ class ExportFailure(StretchError):
     """A network that torch.export refuses."""
 
 
-#: Higher-order operators that switch something around a part of a network, and how many arguments stand before the part's graph.
+#: Higher-order operators that switch a setting around a part of a network, and how many arguments precede the part's graph.
 _SWITCHES = {"wrap_with_set_grad_enabled": 1, "wrap_with_autocast": 4}
 
 
 def inline(program: torch.export.ExportedProgram) -> None:
-    """Put the nodes of parts within `_SWITCHES` in place of the calls; one that computes in another precision stays as it is.
+    """Replace calls of `_SWITCHES` by the nodes of their parts; a part that computes in another precision stays a call.
 
-    Their results are the same. Gradients of the captured network pass through them.
+    The results are unchanged. Gradients of the captured network pass through these nodes.
     """
     module = program.graph_module
     for node in list(module.graph.nodes):
@@ -64,7 +64,7 @@ def inline(program: torch.export.ExportedProgram) -> None:
 
 
 def _replace(graph: fx.Graph, call: fx.Node, part: fx.Graph, arguments: tuple[Any, ...]) -> None:
-    """The nodes of a graph in place of its call."""
+    """Replace a call of a graph by the graph's nodes."""
     arriving = [node for node in part.nodes if node.op == "placeholder"]
     copies: dict[fx.Node, Any] = dict(zip(arriving, arguments, strict=True))
     with graph.inserting_before(call):
@@ -76,7 +76,7 @@ def _replace(graph: fx.Graph, call: fx.Node, part: fx.Graph, arguments: tuple[An
 
 
 def input_placeholders(program: torch.export.ExportedProgram, inputs: Inputs, name: str) -> dict[str, str]:
-    """Return the names of the nodes for the inputs, and the names of the inputs."""
+    """Return the name of each input by the name of its node."""
     nodes = program.graph_signature.user_inputs
     need(
         len(nodes) == len(inputs.shapes),
@@ -87,17 +87,17 @@ def input_placeholders(program: torch.export.ExportedProgram, inputs: Inputs, na
 
 
 def returned_nodes(program: torch.export.ExportedProgram) -> list[str | None]:
-    """Return the names of the nodes that are returned, in order; None in place of results that are no tensors."""
+    """Return the names of the returned nodes, in order; None in place of results that are no tensors."""
     user = [spec.arg for spec in program.graph_signature.output_specs if spec.kind == OutputKind.USER_OUTPUT]
     return [arg.name if isinstance(arg, TensorArgument) else None for arg in user]
 
 
 def export(module: nn.Module, inputs: Inputs, name: str) -> torch.export.ExportedProgram:
-    """Return a network in evaluation mode as ATen operators that change nothing in place through views."""
+    """Export a network in evaluation mode as ATen operators that change nothing in place through views."""
     first = next(iter(module.parameters()), None)
     device = first.device if first is not None else "cpu"
     args, kwargs = inputs.arguments([torch.zeros(shape, device=device) for shape in inputs.shapes.values()])
-    # Warnings of torch and networks while they are traced concern neither cost nor the user.
+    # Warnings of torch and the network during tracing concern neither cost nor the user.
     with warnings.catch_warnings(), _silence_logs():
         warnings.simplefilter("ignore")
         try:
@@ -111,7 +111,7 @@ def export(module: nn.Module, inputs: Inputs, name: str) -> torch.export.Exporte
 
 @contextlib.contextmanager
 def _silence_logs() -> Iterator[None]:
-    """Without what torch logs and prints of a network that it cannot export, whole programs among it: the error says it."""
+    """Suppress the logs and prints of torch for a network that it cannot export, such as whole programs; the error is enough."""
     kept = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -133,7 +133,7 @@ def _writes_into_view(node: fx.Node) -> bool:
 
 
 def _export_error(module: nn.Module, inputs: Inputs, device: torch.device | str, name: str, error: Exception) -> StretchError:
-    """Return the message for a network that cannot be exported: whether its inputs are to blame, or the network."""
+    """Return the error for a network that cannot be exported; it blames either the inputs or the network."""
     reason = first_line(error)
     if str(device) != "meta":
         try:
@@ -149,7 +149,7 @@ def _export_error(module: nn.Module, inputs: Inputs, device: torch.device | str,
 # Its operators.
 
 
-#: Make tensors of a given shape, whatever the elements of their inputs.
+#: Operators that create tensors of a given shape, whatever the elements of their inputs.
 _FILL_OPERATORS = frozenset({"zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"})
 
 
@@ -158,10 +158,10 @@ class ExportedLowering:
 
     Args:
         program: ATen operators; shapes are in ``meta["val"]`` of its nodes.
-        strict: Whether a call that cannot be computed is refused; else it is an opaque operator, for predictions.
+        strict: Whether a call that cannot be computed is refused; otherwise it becomes an opaque operator, for predictions.
 
     Attributes:
-        weights: Per operator, its weights by name.
+        weights: Weights by operator and name.
     """
 
     def __init__(self, program: torch.export.ExportedProgram, name: str, *, strict: bool = True) -> None:
@@ -169,18 +169,18 @@ class ExportedLowering:
         self._tensors = _tensors(program)
         self._named = {node.name: node for node in program.graph.nodes}
         self._values: dict[fx.Node, AtenValue | tuple[AtenValue, ...]] = {}
-        #: Operator of each node that is returned.
+        #: Name of the operator for each returned node.
         self._returned: dict[str, str | None] = {}
-        #: Nodes and their replacements, since they were changed in place.
+        #: Replacements of nodes that were changed in place.
         self._moved: dict[fx.Node, fx.Node] = {}
         self._maps = Maps(self._compute)
         self._ops, self.weights = self._maps.ops, self._maps.weights
-        #: Products with a softmax between, by the second product, and nodes before it, which wait for it.
+        #: Attention chains (products with a softmax between) by their second product; their earlier nodes wait for it.
         self._chains: dict[fx.Node, list[fx.Node]] = {}
         self._waiting: set[fx.Node] = set()
 
     def graph(self, names: Mapping[str, str], returned: Sequence[str | None]) -> OpGraph:
-        """Return the operator graph."""
+        """Return the network's operator graph."""
         for node in self._exported.nodes:
             if node.op == "placeholder" and node.name in names:
                 shape, name = self._shape(node, node.meta.get("val")), names[node.name]
@@ -193,15 +193,15 @@ class ExportedLowering:
         return self._finish(returned)
 
     def _stored_value(self, node: fx.Node) -> AtenValue:
-        """Return a parameter, a buffer or a constant."""
+        """Return the value of a parameter, a buffer or a constant."""
         tensor = self._tensors.get(node.name)
         if tensor is None:
-            # who reads it is refused
+            # a node that reads it is refused
             return AtenValue("", self._shape(node, node.meta.get("val")))
         return AtenValue("", tuple(tensor.shape), dtype=tensor.dtype, tensor=tensor, learned=isinstance(tensor, nn.Parameter))
 
     def _finish(self, returned: Sequence[str | None]) -> OpGraph:
-        """Return the operators that lead to the outputs; the only remaining part of an operator has its name."""
+        """Return the graph of the operators that lead to the outputs; the only remaining part of an operator takes the operator's name."""
         inputs = [op.name for op in self._ops.values() if op.kind == "input"]
         ends = list(dict.fromkeys(name for name in map(self.result, returned) if name is not None))
         need(bool(ends), f"`{self._name}` returns nothing that depends on its input", "give a network that reads its input")
@@ -220,7 +220,7 @@ class ExportedLowering:
         return graph
 
     def _reachable_ops(self, outputs: Sequence[str]) -> list[Op]:
-        """Return the operators that lead to outputs; parts of a tensor that is computed whole anyway are not computed again."""
+        """Return the operators that lead to the outputs; parts of a tensor that is also computed whole become cuts of it."""
         while True:
             kept = reachable(list(self._ops.values()), outputs)
             needed = {op.name for op in kept}
@@ -232,7 +232,7 @@ class ExportedLowering:
                 return fold_infinite_padding(kept)
 
     def result(self, node: str | None) -> str | None:
-        """Return the operator, or the input, whose tensor a node's is; None of one that depends on weights alone, or of no tensor."""
+        """Return the operator or input that gives a node's tensor; None for a constant, or if the node is no tensor."""
         if node is None:
             return None
         if node not in self._returned:
@@ -241,7 +241,7 @@ class ExportedLowering:
         return self._returned[node]
 
     def _lower(self, node: fx.Node) -> None:
-        """The operators of a call, or of attention once its last call is there."""
+        """Lower a call, or the whole attention once its last call is reached."""
         if node in self._waiting:
             return
         if node not in self._chains:
@@ -260,10 +260,10 @@ class ExportedLowering:
             self._lower_call(item)
 
     def _lower_call(self, node: fx.Node) -> None:
-        """The operators of a call; in place of one that no rule takes, an opaque one."""
+        """Lower a call; a call that no rule covers becomes an opaque operator."""
         if "getitem" in str(node.target) and isinstance(node.args[0], fx.Node):
             parts = self._values.get(node.args[0])
-            # what nobody reads may be missing
+            # a part that nobody reads may be missing
             if isinstance(parts, tuple) and isinstance(node.args[1], int) and node.args[1] < len(parts):
                 self._values[node] = self._tuple_element(node, parts[node.args[1]])
             return
@@ -287,7 +287,7 @@ class ExportedLowering:
             self._moved[self._source(node.args[0])] = node
 
     def _apply(self, call: AtenCall) -> tuple[AtenValue, ...]:
-        """Return the results of a call."""
+        """Return the results of a call by the rules."""
         if all(0 in shape for shape in call.shapes):
             return tuple(map(_empty_value, call.shapes))
         if not call.tensors or call.operator in _FILL_OPERATORS:
@@ -299,7 +299,7 @@ class ExportedLowering:
         return self._compute(replace(call, arguments={name: self._in_order(item) for name, item in call.arguments.items()}), several)
 
     def _constant(self, call: AtenCall) -> tuple[AtenValue, ...]:
-        """Return the values that depend on weights or shapes alone, and are computed before the network runs."""
+        """Compute a call on weights or shapes alone, before the network runs."""
         target: Any = call.node.target
         learned = not call.tensors and any(value.learned for value in call.values)
 
@@ -307,7 +307,7 @@ class ExportedLowering:
             value = self._to_values(argument)
             if not isinstance(value, AtenValue):
                 return value
-            # of one that is computed only the shape counts
+            # only the shape of a computed tensor counts
             return torch.zeros(value.shape, dtype=value.dtype) if value.op else value.tensor
 
         args, kwargs = fx.node.map_aggregate((call.node.args, call.node.kwargs), stored)
@@ -324,7 +324,7 @@ class ExportedLowering:
         return self._maps.in_order(argument) if isinstance(argument, AtenValue) else argument
 
     def _compute(self, call: AtenCall, several: bool = False) -> tuple[AtenValue, ...]:
-        """Return the results of a call on tensors whose elements are in their order."""
+        """Return the results of a call whose tensors have their elements in the operators' order."""
         indices = [reader.args[1] for reader in call.node.users if reader.users] if several else [0]
         read = {number for number in indices if isinstance(number, int)}
         numbers = sorted(number for number in read if 0 not in call.shapes[number])
@@ -347,7 +347,7 @@ class ExportedLowering:
         return tuple(whole if numbers in ([], [number]) else _result_of(whole, call, numbers, number) for number in range(len(call.shapes)))
 
     def _tuple_element(self, node: fx.Node, part: AtenValue) -> AtenValue:
-        """Return one of several results; a piece of a tensor is copied out of it."""
+        """Return one of several results; a piece of a tensor is copied out."""
         if 0 in part.shape:
             return _empty_value(part.shape)
         if part.piece is None:
@@ -358,7 +358,7 @@ class ExportedLowering:
         return replace(value, dtype=part.dtype)
 
     def _emit(self, call: AtenCall, steps: Sequence[Step]) -> AtenValue | None:
-        """Return the operators in a chain: each but the first reads, before what it states, the one before; None if one does not fit."""
+        """Emit operators in a chain: each after the first reads the one before, then its stated inputs; None if one does not fit."""
         emitted: list[Op] = []
         weights: dict[str, dict[str, torch.Tensor]] = {}
         for step in steps:
@@ -378,11 +378,11 @@ class ExportedLowering:
         return AtenValue(emitted[-1].name, call.shapes[0], base=emitted[-1].shape)
 
     def _arguments(self, node: fx.Node) -> dict[str, Any]:
-        """Return the node's arguments by name, those left out at their defaults, values in place of nodes."""
+        """Return the node's arguments by name, with defaults for missing ones and values in place of nodes."""
         mapped = {key: fx.node.map_aggregate(item, self._to_values) for key, item in named_arguments(node).items()}
         for key, item in mapped.items():
             if isinstance(item, list):
-                # joined to others, a tensor without elements adds nothing
+                # a tensor without elements adds nothing to a concatenation
                 mapped[key] = [value for value in item if not (isinstance(value, AtenValue) and 0 in value.shape)] or item
         return mapped
 
@@ -406,14 +406,14 @@ class ExportedLowering:
 
 
 def _result_of(whole: AtenValue, call: AtenCall, numbers: Sequence[int], number: int) -> AtenValue:
-    """Return one of the results that lie behind each other in a row; nobody reads one that does not."""
+    """Return one of several results that are stored one after another in a tensor; a result that nobody reads has no operator."""
     shape, start = call.shapes[number], sum(prod(call.shapes[earlier]) for earlier in numbers if earlier < number)
     piece = Step("slice", {"start": start, "stop": start + prod(shape)}, (whole,))
     return AtenValue(whole.op, shape, piece=piece) if number in numbers else AtenValue("", shape)
 
 
 def _empty_value(shape: Shape) -> AtenValue:
-    """Return a tensor without elements, which no operator need compute."""
+    """Return a tensor without elements, which no operator needs to compute."""
     return AtenValue("", shape, tensor=torch.empty(shape))
 
 
@@ -426,11 +426,11 @@ def _tensors(program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
 
 
 def capture_exported(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3, 224, 224), name: str | None = None) -> OpGraph:
-    """Return the operator graph of a network for predictions, by `torch.export`; it may have operators that cannot be computed.
+    """Capture the operator graph of a network for predictions, by `torch.export`; it may have operators that cannot be computed.
 
     Args:
-        module: A network of tensors; it is left in the mode it was in.
-        input_shape: As of `stretch.network.capture.capture`.
+        module: A network of tensors; it keeps its training or evaluation mode.
+        input_shape: As in `stretch.network.capture.capture`.
     """
     name, arguments = name or type(module).__name__, Inputs.of(input_shape, module)
     with evaluation_mode(module):
@@ -440,7 +440,7 @@ def capture_exported(module: nn.Module, input_shape: InputShapes | Inputs = (1, 
 
 
 def capture_runnable(module: nn.Module, input_shape: InputShapes | Inputs, name: str, refusal: str = "") -> Captured:
-    """Return the operator graph of a network and its weights, by `torch.export`."""
+    """Capture the operator graph of a network and its weights, by `torch.export`."""
     arguments = Inputs.of(input_shape, module)
     with evaluation_mode(module):
         program = export(module, arguments, name)
@@ -462,7 +462,7 @@ def capture_runnable(module: nn.Module, input_shape: InputShapes | Inputs, name:
 
 
 def _check(captured: Captured, inputs: Inputs, want: Any) -> None:
-    """A captured graph is never silently wrong: it gives what the network gives."""
+    """Check that a captured graph computes the network's results, so that it is never silently wrong."""
     results = {result.name for result in captured.returned.results}
     with torch.no_grad():
         values = dict(zip(inputs.shapes, inputs.random(), strict=True))
@@ -482,7 +482,7 @@ def _check(captured: Captured, inputs: Inputs, want: Any) -> None:
 
 
 def _module(captured: Captured, op: Op) -> nn.Module:
-    """Return the module that computes an operator, with the network's own weights."""
+    """Build the module that computes an operator, with the network's own weights."""
     with torch.device("meta"):
         module = make_module(op, captured.graph.input_shapes(op)).eval()
     module.load_state_dict(captured.weights.get(op.name, {}), strict=False, assign=True)

@@ -1,4 +1,4 @@
-"""Inputs of a network: one tensor, or several by the names of its forward's arguments; and hooks, which torch calls in addition to its own code."""
+"""Inputs of a network (one tensor, or several by the names of its forward's arguments), and hooks, which torch calls besides its code."""
 
 import contextlib
 import inspect
@@ -23,18 +23,18 @@ SINGLE_INPUT = "input"
 class Inputs:
     """Shapes of a network's inputs."""
 
-    shapes: Mapping[str, Shape]  # By name, batch first, in the order of the forward's arguments.
-    #: Whether the names are those of the forward's arguments; else there is one input, called `ONLY`, its first argument.
+    shapes: Mapping[str, Shape]  # Shapes by name, batch first, in the order of the forward's arguments.
+    #: Whether the names are those of the forward's arguments; if not, the only input is called `SINGLE_INPUT` and is its first argument.
     named: bool = False
 
     @classmethod
     def of(cls, input_shapes: "InputShapes | Inputs", module: nn.Module) -> "Inputs":
-        """Return the inputs of a network."""
+        """Return the inputs of a network from one shape, or from several."""
         if isinstance(input_shapes, Inputs):
             return input_shapes
         if is_shape(input_shapes):
             return cls({SINGLE_INPUT: check_shape(SINGLE_INPUT, input_shapes)})
-        # of a network that is traced, such as one of an ONNX file, the signature is that of its own forward
+        # a traced network, such as one of an ONNX file, has the signature of its own forward
         arguments = list(inspect.signature(module.forward).parameters.values())
         tensors = [argument for argument in arguments if argument.kind in (argument.POSITIONAL_OR_KEYWORD, argument.KEYWORD_ONLY)]
         names = [tensor.name for tensor in tensors]
@@ -52,16 +52,16 @@ class Inputs:
         return cls({name: check_shape(name, shapes[name]) for name in names if name in shapes}, named=True)
 
     def random(self, seed: int = 0, device: torch.device | str = "cpu") -> list[torch.Tensor]:
-        """Return the normally distributed numbers for each, in order."""
+        """Return one tensor of normally distributed numbers per input, in order."""
         generator = torch.Generator().manual_seed(seed)
         return [torch.randn(tuple(shape), generator=generator).to(device) for shape in self.shapes.values()]
 
     def arguments(self, tensors: Sequence[torch.Tensor]) -> tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]]:
-        """Return how the forward is called with tensors: by position, and by name."""
+        """Return the positional and keyword arguments with which the forward is called."""
         return ((), dict(zip(self.shapes, tensors, strict=True))) if self.named else (tuple(tensors), {})
 
     def call(self, module: nn.Module, tensors: Sequence[torch.Tensor]) -> Any:
-        """Return a network's results for tensors, which it may write into."""
+        """Return a network's results for input tensors; the network may write into the tensors."""
         args, kwargs = self.arguments(tensors)
         return module(*args, **kwargs)
 
@@ -72,12 +72,12 @@ class Inputs:
 
 
 def _join_names(names: Sequence[str]) -> str:
-    """Return the hint where shapes are missing."""
+    """Return the hint for missing shapes."""
     return f"give each of {', '.join(names)} its shape, as a mapping or with --input {names[0]}=1x3x224x224" if names else "give it inputs"
 
 
 def is_shape(arguments: Any) -> TypeGuard[Sequence[int]]:
-    """Return whether shapes of inputs are that of one input, not of several."""
+    """Return whether the argument is the shape of one input, not a collection of several shapes."""
     return not isinstance(arguments, Mapping) and all(isinstance(argument, int) or hasattr(argument, "__index__") for argument in arguments)
 
 
@@ -85,7 +85,7 @@ def whole_numbers_error(name: str, where: str) -> WholeNumbersError:
     """Return the error for a network whose inputs are whole numbers, such as those of words.
 
     Args:
-        where: Which of them, or where that is seen, after a space.
+        where: Which inputs, or where the network needs them, after a space.
     """
     return WholeNumbersError(
         f"`{name}` takes whole numbers{where}, and inputs are real numbers here",
@@ -94,12 +94,12 @@ def whole_numbers_error(name: str, where: str) -> WholeNumbersError:
 
 
 def check_shape(name: str, arguments: Any) -> Shape:
-    """Return the shape of an input."""
+    """Return the shape of an input as a tuple; refuse sizes that are no whole numbers from 1."""
     try:
         shape = tuple(operator.index(size) for size in arguments)
     except TypeError:
         shape = (0,)
-    # a number by itself is no image: only one of several inputs
+    # a scalar is no image; it is allowed only as one of several inputs
     if min(shape, default=int(name != SINGLE_INPUT)) < 1:
         raise UsageError(f"the input `{name}` has {arguments!r}, which is no shape", "give whole numbers from 1, such as (1, 3, 224, 224)")
     return shape
@@ -113,12 +113,12 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 def hooks_of(module: nn.Module) -> list[dict[int, Any]]:
-    """Return the tables of hooks of a network's modules that are not empty."""
+    """Return the non-empty hook tables of a network's modules."""
     return [getattr(part, kind) for part in module.modules() for kind in _HOOKS if getattr(part, kind)]
 
 
 def check_hooks(module: nn.Module, shapes: InputShapes | Inputs, name: str) -> None:
-    """Refuse a network whose hooks do more than look."""
+    """Refuse a network whose hooks change its results."""
     hooked = [(hooks, dict(hooks)) for hooks in hooks_of(module)]
     if not hooked:
         return
@@ -138,7 +138,7 @@ def check_hooks(module: nn.Module, shapes: InputShapes | Inputs, name: str) -> N
 
 
 def _output(module: nn.Module, inputs: Inputs) -> list[torch.Tensor] | None:
-    """Return the tensors it gives for one input; None if it fails, which capturing it says in full."""
+    """Return the network's result tensors for one input; None if it fails, because capturing reports that in full."""
     with torch.no_grad(), contextlib.suppress(Exception):
         return tensors(inputs.call(module, inputs.random()))
     return None

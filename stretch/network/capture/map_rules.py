@@ -20,14 +20,14 @@ from stretch.operators.products import pointwise as pointwise_attrs
 Result = AtenValue | tuple[AtenValue, ...]
 Rule = Callable[[Maps, AtenCall], Result]
 
-#: By name of the ATen operator without its overload; `Unsupported` is raised where the call is not understood down to single channels.
+#: Rules by name of the ATen operator without its overload; they raise `Unsupported` for calls they cannot follow to single channels.
 RULES: RuleTable[Rule] = RuleTable()
 
 _rule = RULES.add
 
 #: Products of two tensors.
 PRODUCTS = frozenset({"matmul", "bmm", "einsum"})
-#: Functions that may be between the first product and the second.
+#: Operators that may be between the first product and the second.
 _SCORE_OPERATORS = frozenset(
     {
         *("mul", "div", "add", "sub", "softmax", "_softmax", "_safe_softmax"),
@@ -39,17 +39,17 @@ _VIEWS = frozenset({"view", "reshape", "_unsafe_view", "unsqueeze", "squeeze"})
 _PERMUTATIONS = frozenset({"permute", "transpose"})
 _SOFTMAX = frozenset({"softmax", "_softmax", "_safe_softmax"})
 
-#: Stands for what must not be looked at: the most negative number of fp16, behind which a softmax gives zeros.
+#: Value of masked scores: the most negative number of fp16, for which a softmax gives zeros.
 _MASKED = -torch.finfo(torch.float16).max
 
 
 def operator_of(node: fx.Node) -> str:
-    """Return the name of an operator, as rules know it."""
+    """Return the name of a node's operator as the rules use it; empty if the node is no call."""
     return AtenCall(node, {}).operator if node.op == "call_function" else ""
 
 
 def chain_of(node: fx.Node) -> list[fx.Node]:
-    """Return a product, what alone reads it and so on, up to the second product, with a softmax among them; nothing if there is none."""
+    """Return the chain of sole readers from one product to the next, if a softmax is among them; otherwise an empty list."""
     if operator_of(node) not in PRODUCTS:
         return []
     chain, softened = [node], False
@@ -67,17 +67,17 @@ def chain_of(node: fx.Node) -> list[fx.Node]:
 
 @dataclass
 class Scores:
-    """The product of queries and keys, while it is followed."""
+    """The product of queries and keys, while its operators are followed."""
 
-    axes: Axes  # Of the scores.
-    scale: float = 1.0  # Of the products.
-    factors: torch.Tensor | None = None  # Of single heads, in addition to the scale.
+    axes: Axes  # Axes of the scores.
+    scale: float = 1.0  # Factor of the products.
+    factors: torch.Tensor | None = None  # Factors of single heads, in addition to the scale.
     learned: list[torch.Tensor] = field(default_factory=list)  # Learned additions, with the axes of `ADDED`.
     fixed: list[torch.Tensor] = field(default_factory=list)  # Additions that are not learned.
-    softened: str = ""  # Axis of the softmax, once there was one.
+    softened: str = ""  # Kind of axis that the softmax normalises; empty before the softmax.
 
     def add(self, value: Any, sign: float = 1.0) -> None:
-        """Add a constant."""
+        """Add a constant to the scores."""
         require_that(isinstance(value, AtenValue) and not value.op)
         tensor = require(value.tensor)
         if tensor.dtype == torch.bool:
@@ -87,7 +87,7 @@ class Scores:
         (self.learned if value.learned else self.fixed).append(finite if sign == 1 else finite * sign)
 
     def multiply(self, by: Any) -> None:
-        """Multiply by a number, or by one for each head."""
+        """Multiply the scores by a number, or by one number per head."""
         if isinstance(by, int | float):
             self.scale *= by
             self.learned, self.fixed = [item * by for item in self.learned], [item * by for item in self.fixed]
@@ -99,7 +99,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class _AttentionOperand:
-    """Queries, keys or values: a map, and its axes as leading ones, tokens and channels of a head."""
+    """Queries, keys or values: a map, and its axes as leading axes, tokens and channels of a head."""
 
     op: str
     axes: Axes
@@ -116,17 +116,17 @@ class _AttentionOperand:
 
     @property
     def rows(self) -> int:
-        """Return the axes that are looked at apart."""
+        """Number of groups of tokens that attend separately."""
         return prod(factor.size for axis in self.leading for factor in axis if factor.of == "pixel")
 
     @property
     def tokens(self) -> int:
-        """Return the axes that are looked at together."""
+        """Number of tokens in each group."""
         return prod(factor.size for factor in self.axes.axes[-2])
 
 
 def _part(maps: Maps, value: AtenValue, order: Sequence[int]) -> _AttentionOperand:
-    """Return a tensor as queries, keys or values, whose tokens are pixels, and whose heads are channels."""
+    """Return a tensor as queries, keys or values, whose tokens are pixels and whose heads are channels."""
     op, axes = maps.gather(maps.value(value.op, require(maps.axes_of(value)).permute(order), value))
     require_that(all(f.of == "pixel" for f in axes.axes[-2]) and all(f.of == "channel" for f in axes.axes[-1]))
     part = _AttentionOperand(op, axes)
@@ -134,14 +134,14 @@ def _part(maps: Maps, value: AtenValue, order: Sequence[int]) -> _AttentionOpera
 
 
 def _require_same_factors(a: Sequence[Axis], b: Sequence[Axis]) -> None:
-    """Leading axes of two parts run over the same."""
+    """Raise `Unsupported` unless the leading axes of two operands run over the same things."""
     require_that(len(a) == len(b))
     for left, right in zip(a, b, strict=True):
         require_that(all(x.of == y.of for x, y in common_factors(left, right)))
 
 
 def _attention(maps: Maps, call: AtenCall, parts: Sequence[_AttentionOperand], scores: Scores) -> tuple[str, Axes]:
-    """Return the operator, and the axes of its result with the channels of a head last."""
+    """Add the operator, and return its name and the axes of its result, with the channels of a head last."""
     query, key, value = parts
     _require_same_factors(query.leading, key.leading)
     _require_same_factors(query.leading, value.leading)
@@ -167,14 +167,14 @@ def _attention(maps: Maps, call: AtenCall, parts: Sequence[_AttentionOperand], s
 
 
 def _split_scale(maps: Maps, name: str) -> tuple[str, float]:
-    """Return the multiplied tensor, and the number."""
+    """Return the tensor before a multiplication by a number, and the number."""
     op = maps.ops[name]
     return (op.inputs[0], number(op.attrs, "value")) if op.kind == "mul_scalar" else (name, 1.0)
 
 
 @_rule("scaled_dot_product_attention")
 def _own_attention(maps: Maps, call: AtenCall) -> Result:
-    """Torch's own attention."""
+    """Map torch's own attention operator."""
     arguments, mask = call.arguments, call.arguments.get("attn_mask")
     named = [arguments[name] for name in ("query", "key", "value")]
     require_that(all(item.op and len(item.shape) > 2 for item in named))
@@ -189,41 +189,41 @@ def _own_attention(maps: Maps, call: AtenCall) -> Result:
 
 
 def _scores(query: _AttentionOperand, key: _AttentionOperand) -> Axes:
-    """Return the axes of leading ones, queries and keys."""
+    """Return the axes of the scores: leading axes, queries and keys."""
     return Axes((*query.leading, (Factor("query", query.tokens, 1),), (Factor("key", key.tokens, 1),))).sort_factors()
 
 
 @dataclass(frozen=True)
 class _Product:
-    """A product of matrices with leading axes, as letters of their axes: each operand has one axis of its own, and one is summed over."""
+    """A product of matrices with leading axes, as letters: each operand has one axis of its own, and shares one that is summed over."""
 
     operands: Sequence[AtenValue]
-    letters: Sequence[str]  # Of each operand.
+    letters: Sequence[str]  # Letters of each operand.
     out: str
     leading: str
     summed: str
 
     def own(self, side: int) -> str:
-        """Return the letters of an operand alone."""
+        """Return the letters that only one operand has."""
         return "".join(letter for letter in self.letters[side] if letter not in self.leading + self.summed)
 
     def order(self, side: int, *, summed_last: bool) -> list[int]:
-        """Return the order of an operand's axes: leading ones, and as the last two its own and the summed one."""
+        """Return the order of an operand's axes: leading axes first, its own and the summed one last."""
         last = self.own(side) + self.summed if summed_last else self.summed + self.own(side)
         return [self.letters[side].index(letter) for letter in self.leading + last]
 
     def result_order(self, first: int) -> list[int]:
-        """Return the order of the result's axes among leading ones, that of the first operand and that of the other one."""
+        """Return the order of the result's axes among leading axes, the first operand's own axis and the other operand's."""
         letters = self.leading + self.own(first) + self.own(1 - first)
         return [letters.index(letter) for letter in self.out]
 
 
-#: Name of the operator of scores, which none computes.
+#: Name of the operator in place of the scores, which no operator computes.
 _SCORES = "-"
 
 
 def _product(call: AtenCall, scores: Axes | None = None) -> _Product:
-    """Return the product that a call is; scores are the operand that is not known."""
+    """Return the matrix product of a call; an operand that is None stands for the scores."""
     arguments = call.arguments
     pair = list(arguments["tensors"]) if "tensors" in arguments else [arguments["self"], arguments.get("other", arguments.get("mat2"))]
     if scores is not None:
@@ -248,7 +248,7 @@ def _product(call: AtenCall, scores: Axes | None = None) -> _Product:
 
 
 def written_out(maps: Maps, chain: Sequence[AtenCall]) -> AtenValue:
-    """Return the attention as products with a softmax between."""
+    """Map attention that is written as two products with a softmax between."""
     product = _product(chain[0])
     left, right = (_part(maps, value, product.order(side, summed_last=True)) for side, value in enumerate(product.operands))
     _require_same_factors(left.leading, right.leading)
@@ -260,7 +260,7 @@ def written_out(maps: Maps, chain: Sequence[AtenCall]) -> AtenValue:
 
 
 def _follow_call(scores: Scores, call: AtenCall, before: fx.Node) -> None:
-    """Change scores by the operation on them."""
+    """Apply the operation of a call to the scores."""
     name, arguments = call.operator, call.arguments
     if name in _VIEWS:
         scores.axes = require(scores.axes.reshape(call.out))
@@ -278,7 +278,7 @@ def _follow_call(scores: Scores, call: AtenCall, before: fx.Node) -> None:
 
 
 def _change(scores: Scores, call: AtenCall, reads_first: bool) -> None:
-    """Change scores by a sum or a product with a constant."""
+    """Apply a sum or a product with a constant to the scores."""
     arguments, name = call.arguments, call.operator
     require_that(not scores.softened and call.out == scores.axes.shape and (reads_first or name in ("add", "mul")))
     require_that(arguments.get("alpha", 1) == 1 and not arguments.get("rounding_mode"))
@@ -290,13 +290,13 @@ def _change(scores: Scores, call: AtenCall, reads_first: bool) -> None:
 
 
 def _second_product(maps: Maps, call: AtenCall, sides: tuple[_AttentionOperand, _AttentionOperand], scores: Scores) -> AtenValue:
-    """Return the product of the shares with values."""
+    """Map the product of the softmax's result with the values."""
     product = _product(call, scores.axes)
     sources = [operand.op for operand in product.operands]
     require_that(sources.count(_SCORES) == 1)
     at = sources.index(_SCORES)
     value = product.operands[1 - at]
-    # the softmax says which side is looked at
+    # the axis of the softmax shows which operand holds the keys
     asking = "query" if scores.softened == "key" else "key"
     query, key = sides if asking == "query" else sides[::-1]
     seen = scores.axes.permute(product.order(at, summed_last=True)).axes
@@ -306,11 +306,11 @@ def _second_product(maps: Maps, call: AtenCall, sides: tuple[_AttentionOperand, 
     require_that(Axes(seen[:-2]).sort_factors().axes == seen[:-2])
     _require_same_factors(seen[:-2], looked.leading)
     if asking == "key":
-        # queries stand before keys in what is added
+        # queries precede keys in the added bias
         added = ([item.transpose(-2, -1) for item in tensors] for tensors in (scores.learned, scores.fixed))
         scores.learned, scores.fixed = added
     op, axes = _attention(maps, call, (query, key, looked), scores)
-    # leading axes of the second product may be merged otherwise than those of the first
+    # the second product may merge its leading axes differently from the first
     again = Axes((*seen[:-2], *axes.axes[-2:])).sort_factors()
     return maps.value(op, again.permute(product.result_order(at)).merge(), value)
 
@@ -369,7 +369,7 @@ def _dropped(maps: Maps, part: AtenValue, dim: int) -> AtenValue:
 
 
 def _cut(maps: Maps, x: AtenValue, dim: int, start: int, size: int, step: int = 1) -> AtenValue:
-    """Return some of an axis: channels are a matter of the axes, pixels are cut out."""
+    """Cut a range out of an axis: channels by the axes alone, pixels by an operator."""
     axes = require(maps.axes_of(x))
     if all(factor.of == "channel" for factor in axes.axes[dim]) and axes.axes[dim] and step == 1:
         cut = require(axes.cut(dim, start, size))
@@ -378,7 +378,7 @@ def _cut(maps: Maps, x: AtenValue, dim: int, start: int, size: int, step: int = 
 
 
 def _image(maps: Maps, x: AtenValue) -> tuple[str, Axes, list[int]]:
-    """Return a map whose height and width are two axes of a tensor, or whose width is the only one over pixels; the places of these axes."""
+    """Return a map with one or two tensor axes as its width and height, the tensor's axes, and the indices of the pixel axes."""
     op, axes = maps.gather(x)
     pixel_axes = [i for i, axis in enumerate(axes.axes) if any(factor.of == "pixel" for factor in axis)]
     require_that(1 <= len(pixel_axes) <= 2 and all(factor.of == "pixel" for i in pixel_axes for factor in axes.axes[i]))
@@ -387,7 +387,7 @@ def _image(maps: Maps, x: AtenValue) -> tuple[str, Axes, list[int]]:
 
 
 def _resized(maps: Maps, op: str, axes: Axes, sizes: dict[int, int], like: AtenValue) -> AtenValue:
-    """Return a map of other height or width, seen along axes of which some have another size."""
+    """Return a map of another height or width with axes of the new sizes."""
     resized = [(Factor("pixel", sizes[i], 1),) if i in sizes else axis for i, axis in enumerate(axes.axes)]
     return maps.value(op, Axes(tuple(resized)).sort_factors().merge(), like)
 
@@ -435,7 +435,7 @@ def _pad(maps: Maps, call: AtenCall) -> Result:
 
 @_rule("cat", "concat", "concatenate")
 def _concat(maps: Maps, call: AtenCall) -> Result:
-    """Return the channels side by side."""
+    """Map a concatenation of channels."""
     parts, dim = list(call.arguments.get("tensors") or ()), call.axis
     require_that(all(isinstance(part, AtenValue) and part.op for part in parts) and any(part.axes is not None for part in parts))
     op, axes = maps.gather(parts[0])
@@ -446,7 +446,7 @@ def _concat(maps: Maps, call: AtenCall) -> Result:
 
 
 def _beside(maps: Maps, part: AtenValue, op: str, axes: Axes, dim: int) -> str:
-    """Return the map of a tensor of which one axis runs over all channels, with its pixels where those of another map are."""
+    """Return the map of a tensor whose axis `dim` runs over all channels, with its pixels in the order of another map."""
     gathered, seen = maps.gather(part)
     gathered_shape, op_shape = maps.ops[gathered].shape, maps.ops[op].shape
     require_that(all(f.of == "channel" for f in seen.axes[dim]) and prod(f.size for f in seen.axes[dim]) == gathered_shape[1])
@@ -472,14 +472,14 @@ def _addmm(maps: Maps, call: AtenCall) -> Result:
 
 @_rule(*PRODUCTS, "mm")
 def _projected_by_matrix(maps: Maps, call: AtenCall) -> Result:
-    """Return a product with a constant matrix."""
+    """Map a product with a constant matrix."""
     weight = require(call.constant("mat2") or call.constant("other"))
     require_that(len(weight.shape) == 2)
     return _projected(maps, call, "self", require(weight.tensor).t(), None)
 
 
 def _projected(maps: Maps, call: AtenCall, name: str, weight: torch.Tensor, bias: torch.Tensor | None) -> Result:
-    """Return a linear layer over the channels of every pixel is a 1×1 convolution."""
+    """Map a linear layer over the channels of every pixel to a 1×1 convolution."""
     x = require(call.tensor(name))
     require_that(weight.dtype == torch.float32 and (x.axes is not None or len(x.shape) > 2))
     op, axes = maps.channels_last(x)
@@ -504,7 +504,7 @@ def _layer_norm(maps: Maps, call: AtenCall) -> Result:
 
 @_rule("batch_norm", "_native_batch_norm_legit_no_training")
 def _batch_norm(maps: Maps, call: AtenCall) -> Result:
-    """Of tokens that are in one row, whose second axis are the channels."""
+    """Map a batch norm of tokens that are in one row and whose second axis is the channels."""
     x = call.tensors[0]
     require_that(x.axes is not None and len(x.shape) > 1)
     op, axes = maps.gather(x)
@@ -514,13 +514,13 @@ def _batch_norm(maps: Maps, call: AtenCall) -> Result:
 
 @_rule("mean")
 def _mean(maps: Maps, call: AtenCall) -> Result:
-    """Return a mean over all pixels is global pooling; one over the channels of each pixel leaves one of them."""
+    """Map a mean: over all pixels it is global pooling; over the channels of each pixel it leaves one channel."""
     return _reduced(maps, call, "global_avg_pool", "channel_mean")
 
 
 @_rule("linalg_vector_norm", "norm")
 def _norm(maps: Maps, call: AtenCall) -> Result:
-    """Return the length of each channel."""
+    """Map an L2 norm over all pixels of each channel."""
     require_that(call.arguments.get("ord", call.arguments.get("p")) == 2)
     return _reduced(maps, call, "global_l2_norm", "")
 
@@ -542,7 +542,7 @@ def _reduced(maps: Maps, call: AtenCall, over_pixels: str, over_channels: str) -
 
 
 def elementwise(maps: Maps, call: AtenCall) -> Result:
-    """Keep the axes of an elementwise operator: it computes the same in any order of elements."""
+    """Keep the axes of an elementwise operator, which computes the same in any order of elements."""
     leader = require(next((value for value in call.tensors if value.axes is not None and value.shape == call.out), None))
     op, axes = maps.gather(leader)
     operands = {id(value): _met(maps, value, op, axes, call.out) for value in call.values}
@@ -550,7 +550,7 @@ def elementwise(maps: Maps, call: AtenCall) -> Result:
 
 
 def _met(maps: Maps, value: AtenValue, op: str, axes: Axes, out: Shape) -> str | AtenValue:
-    """Return a tensor as it meets a map: aligned with it, or as far as it is broadcast."""
+    """Align a tensor with a map, or reshape it so that it broadcasts to the map."""
     if not value.op:
         seen = broadcast_over(require(value.tensor), axes, ("channel", "pixel"))
         channels, pixels = seen.shape
@@ -568,7 +568,7 @@ def _met(maps: Maps, value: AtenValue, op: str, axes: Axes, out: Shape) -> str |
 
 
 def _on_maps(maps: Maps, call: AtenCall, operands: Mapping[int, str | AtenValue], op: str) -> str:
-    """Return the operator of a call on maps in place of their views."""
+    """Return the name of the operator that computes a call on maps in place of their views."""
 
     def placed(argument: Any) -> Any:
         if isinstance(argument, list | tuple):
@@ -584,12 +584,12 @@ def _on_maps(maps: Maps, call: AtenCall, operands: Mapping[int, str | AtenValue]
     return value.op
 
 
-#: Computed element by element, though torch does not say so.
+#: Elementwise operators that torch does not tag as such.
 _POINTWISE = frozenset({"hardswish", "hardsigmoid", "hardtanh", "relu6", "selu", "celu", "softplus", "log_sigmoid", "elu", "mish"})
 
 
 def applied(maps: Maps, call: AtenCall) -> Result:
-    """Map a call of tensors with known axes; raise `Unsupported` if it is none of these, or reorders elements in another way."""
+    """Map a call of tensors with known axes; raise `Unsupported` if no rule covers it or it reorders elements in another way."""
     rule = RULES.get(call.operator)
     if rule is not None:
         return rule(maps, call)

@@ -1,4 +1,4 @@
-"""Feature maps behind tensors of an exported network: operators on channels and pixels, however the network has ordered its axes."""
+"""Feature maps of an exported network's tensors: operators on channels and pixels, however the network has ordered its axes."""
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
@@ -27,14 +27,14 @@ from stretch.network.capture.axes import (
 )
 from stretch.operators.opaque.calls import Call
 
-# Tensors that do not depend on the input, as they meet a feature map or the scores of attention.
+# Tensors that do not depend on the input, and are broadcast to a feature map or to the scores of attention.
 
 
 def broadcast_over(tensor: torch.Tensor, axes: Axes, over: Sequence[FactorKind]) -> torch.Tensor:
-    """Return a tensor that is broadcast to one of known axes, with an axis for each of what these run over.
+    """Broadcast a tensor to one of known axes, with one axis for each kind of thing in `over`.
 
     Returns:
-        A tensor whose axes are of one element where it is the same for all; it must not differ along other axes.
+        A tensor with one element along axes where it is constant; it must not differ along other axes.
     """
     sizes = (*[1] * (len(axes.axes) - tensor.dim()), *tensor.shape)
     parts, result = [], []
@@ -63,19 +63,19 @@ Weights = Mapping[str, torch.Tensor]
 
 @dataclass
 class Maps:
-    """Operators of a network that is lowered, and the feature maps among them whose axes are known."""
+    """Operators of a network that is being lowered, and the feature maps among them whose axes are known."""
 
-    compute: Callable[[AtenCall], tuple[AtenValue, ...]]  # Lowers a call whose tensors are feature maps as they are.
-    ops: dict[str, Op] = field(default_factory=dict)  # Operators so far, by name, with their shapes.
-    weights: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)  # Theirs.
-    #: Operators that compute a part of another, or compute it in another order: that other one, and how its result gives theirs.
+    compute: Callable[[AtenCall], tuple[AtenValue, ...]]  # Lowers a call whose tensors are feature maps in their own order.
+    ops: dict[str, Op] = field(default_factory=dict)  # Operators so far by name, with their shapes.
+    weights: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)  # Weights by operator and name.
+    #: Operators that compute a part or another order of a second one: the second one's name, and the step from its result to theirs.
     instead: dict[str, tuple[str, Op]] = field(default_factory=dict)
     _known: dict[tuple[object, ...], str] = field(default_factory=dict)
-    #: Tensors that were moved out of a map, with its operator and their axes there.
+    #: Tensors that were moved out of a map: the map's operator and their axes in it.
     _moved: dict[str, tuple[str, Axes]] = field(default_factory=dict)
 
     def name_of(self, call: AtenCall, taken: Container[str] = ()) -> str:
-        """Name for the operator of a call: the path of the module that it is part of; its own name where that is taken."""
+        """Return a name for the operator of a call: the path of its module, with the node's name if that is taken."""
         stack = call.node.meta.get("nn_module_stack") or {}
         path = next(reversed(stack.values()))[0] if stack else ""
         path = path.replace("L['self'].", "").replace("L['self']", "").replace(".", "_")
@@ -88,7 +88,7 @@ class Maps:
         return unique_name(preferred, lambda name: name in self.ops or name in taken)
 
     def add(self, stem: str, kind: str, reads: Sequence[str], attrs: Mapping[str, Attr], weights: Weights | None = None) -> str:
-        """Return the name of an operator on maps, new unless one without weights is there already."""
+        """Add an operator on maps and return its name; an equal operator without weights is reused."""
         key = (kind, tuple(reads), tuple(sorted(attrs.items())))
         if not weights and key in self._known:
             return self._known[key]
@@ -102,7 +102,7 @@ class Maps:
         return name
 
     def axes_of(self, value: AtenValue) -> Axes | None:
-        """Return the axes of a tensor; None if they are not known."""
+        """Return the axes of a tensor; None if they are unknown."""
         if value.axes is not None:
             return value.axes
         op = self.ops.get(value.op)
@@ -111,7 +111,7 @@ class Maps:
         return map_axes(op.shape).reshape(value.shape)
 
     def value(self, op: str, axes: Axes, like: AtenValue) -> AtenValue:
-        """Return a map seen along axes, as the tensor itself where that is all that they say."""
+        """Return a map seen along axes; axes are left out if they are the map's own."""
         result = AtenValue(op, axes.shape, base=self.ops[op].shape, dtype=like.dtype)
         map_shape = self.ops[op].shape
         first = axes.shape[:2] == map_shape[:2] and not kind_of(self.ops[op].kind).stated
@@ -119,7 +119,7 @@ class Maps:
         return result if is_whole_map else replace(result, axes=axes)
 
     def gather(self, value: AtenValue) -> tuple[str, Axes]:
-        """Return a map with the channels of a tensor in its order, and the tensor's axes there."""
+        """Return a map with the channels of a tensor in the tensor's order, and the tensor's axes in that map."""
         axes, op = require(self.axes_of(value)), value.op
         channels = axes.channels()
         if channels != list(range(self.ops[op].shape[1])):
@@ -127,7 +127,7 @@ class Maps:
         return op, _with_channels_in_order(axes)
 
     def _select(self, name: str, channels: tuple[int, ...]) -> str:
-        """Return some channels of a map, computed by as many filters where they are a convolution's."""
+        """Select channels of a map; a convolution computes only these filters."""
         key = ("select", name, channels)
         if key not in self._known:
             selecting = self._add_selection(self.ops[name], channels)
@@ -163,11 +163,11 @@ class Maps:
         raise Unsupported
 
     def rearrange(self, op: str, axes: Axes, pixels: tuple[int, int] | None = None) -> str:
-        """Return a map whose pixels are in the order in which axes see them.
+        """Return a map whose pixels are in the order of the axes.
 
         Args:
-            pixels: Height and width of the result; those that it has where the order is that already, else those of
-                the first axis over pixels and all others.
+            pixels: Height and width of the result. Default: unchanged if the pixels are in order already, else those of
+                the last axis over pixels (width) and all others (height).
         """
         map_shape = self.ops[op].shape
         steps = rearrangement(list(zip(axes.factors("pixel"), axes.sort_factors().factors("pixel"), strict=True)))
@@ -178,7 +178,7 @@ class Maps:
         return self._with_pixels(op, steps, pixels)
 
     def _with_pixels(self, op: str, steps: tuple[Shape, Shape], pixels: Shape) -> str:
-        """Return a map of this height and width whose pixels are moved by these steps, if they move anything."""
+        """Return a map of this height and width whose pixels are moved by these steps, if they move any."""
         moved = steps[1] != tuple(range(len(steps[1])))
         if not moved and self.ops[op].shape[2:] == pixels:
             return op
@@ -186,7 +186,7 @@ class Maps:
         return self._add_rearrange(op, {"split": split, "order": order, "pixels": pixels})
 
     def _add_rearrange(self, name: str, attrs: dict[str, Attr]) -> str:
-        """Return a map with its pixels in another order; operators on pixels compute in that order, so that maps of one source share it."""
+        """Return a map with its pixels in another order; pointwise operators compute in that order, so that maps of one source share it."""
         op = self.ops[name]
         alone = len(op.inputs) == 1 and not kind_of(op.kind).stated
         pointwise = (
@@ -202,10 +202,10 @@ class Maps:
         return self._known[key]
 
     def align(self, value: AtenValue, op: str, axes: Axes) -> str:
-        """Return the map of a tensor with its pixels where those of another map are.
+        """Return the map of a tensor with its pixels in the order of another map.
 
         Args:
-            axes: How that is seen with the tensor's shape.
+            axes: Axes of the other map, in the tensor's shape.
         """
         current, seen = self.gather(value if self.axes_of(value) is not None else self.to_map(value))
         moves: list[tuple[Factor, Factor]] = []
@@ -218,7 +218,7 @@ class Maps:
         return self._with_pixels(current, steps, self.ops[op].shape[2:])
 
     def to_map(self, value: AtenValue) -> AtenValue:
-        """Return a tensor of unknown axes, of which the last one is taken for channels, as a map."""
+        """Return a tensor of unknown axes as a map, with its last axis taken as channels."""
         shape, batch = value.shape, next(iter(self.ops.values())).shape[0]
         require_that(value.axes is None and len(shape) > 2 and not shape[0] % batch and value.dtype in (None, torch.float32))
         source = self._moved.get(value.op)
@@ -234,7 +234,7 @@ class Maps:
         return AtenValue(op, shape, base=self.ops[op].shape, dtype=value.dtype, axes=last)
 
     def reading(self, value: AtenValue) -> str:
-        """Return the name of the operator whose tensor has the value's shape, its elements in their order: a view of another, where its own differs."""
+        """Return the name of the operator that gives the value's tensor in its shape and order; a view is added where they differ."""
         value = self.in_order(value)
         op = self.ops[value.op]
         if op.shape == value.shape:
@@ -244,7 +244,7 @@ class Maps:
         return self.add(f"{op.name}_view", "view", (op.name,), {"shape": value.shape})
 
     def in_order(self, value: AtenValue) -> AtenValue:
-        """Return a tensor as an operator gives it, its elements in their order."""
+        """Return a tensor with its elements in the order of an operator's result."""
         if value.axes is None:
             return value
         try:
@@ -266,7 +266,7 @@ class Maps:
         return replace(value, op=name, base=value.shape, axes=None)
 
     def _as_map(self, op: str, axes: Axes) -> str:
-        """Return a tensor whose pixels come behind its channels, of the shape that it has where an operator of a family can give it."""
+        """Return a tensor whose pixels follow its channels, in its own shape if an operator of a family can give it."""
         shape = axes.shape
         if len(shape) == 2 and self.ops[op].shape[2:] == (1, 1) and shape == self.ops[op].shape[:2]:
             return self.add(f"{op}_vector", "flatten", (op,), {})
@@ -274,7 +274,7 @@ class Maps:
         return self.rearrange(op, axes, (shape[2], shape[3]) if as_image else None)
 
     def _permute(self, value: AtenValue, op: str, axes: Axes) -> str:
-        """Return the elements of a map in the order of axes, moved by torch."""
+        """Permute the elements of a map into the order of axes, by calls of torch."""
         factors = [factor for axis in axes.axes for factor in axis]
         order = {"image": 0, "channel": 1, "pixel": 2}
         stored = sorted(factors, key=lambda factor: (order[factor.of], -factor.step))
@@ -289,7 +289,7 @@ class Maps:
         return name
 
     def _opaque(self, value: AtenValue, shape: Shape, calls: Callable[[CallRecorder, object], tuple[Call, ...]]) -> str:
-        """Return an operator of some calls on a whole map."""
+        """Add an opaque operator that computes some calls on a whole map."""
         recorder = CallRecorder()
         full_value = AtenValue(value.op, self.ops[value.op].shape, dtype=storage_dtype(value.dtype))
         built = calls(recorder, recorder(full_value))
@@ -299,7 +299,7 @@ class Maps:
     def channels_last(self, value: AtenValue) -> tuple[str, Axes]:
         """Return a map whose channels are the last axis of a tensor.
 
-        Pixels that the network has put into its channels, as where patches are merged, are channels of a new map.
+        If the network has put pixels into the last axis, as in patch merging, they become channels of a new map.
         """
         op, axes = self.gather(value if self.axes_of(value) is not None else self.to_map(value))
         last = axes.axes[-1]
@@ -330,7 +330,7 @@ class Maps:
 
 
 def _with_channels_in_order(axes: Axes) -> Axes:
-    """Return the axes of a map that has just the channels that they run over, in their order; pixels lie where they were."""
+    """Return the axes over a map that has only the tensor's channels, in the tensor's order; pixels keep their places."""
     ordered = axes.sort_factors()
     rows = [
         tuple(new if old.of == "channel" else old for old, new in zip(before, after, strict=True))

@@ -12,33 +12,33 @@ from torch import nn
 from predictors.errors import StretchError, need
 from predictors.graph import SHARED, Op, OpGraph
 
-#: Nested deeper, a structure is refused.
+#: Maximum nesting of a structure; a deeper one is refused.
 _MAX_DEPTH = 32
 
 
 @dataclass(frozen=True)
 class Result:
-    """In place of a tensor in a returned structure."""
+    """Placeholder of a tensor in a returned structure."""
 
-    name: str  # Of the operator that computes it, or of the input that it is.
-    key: str  # Its name among the results: the keys and positions that lead to it, such as ``out``, ``boxes_0`` or ``output_1``.
-    dtype: torch.dtype = torch.float32  # Of the tensor that the network returns; operators compute it as reals.
+    name: str  # Name of the operator that computes the tensor, or of the input that is returned.
+    key: str  # Name among the results: the keys and positions that lead to the tensor, such as ``out``, ``boxes_0`` or ``output_1``.
+    dtype: torch.dtype = torch.float32  # Data type of the tensor that the network returns; operators compute it as float32.
 
     def convert(self, value: Any) -> Any:
-        """Return a value in the type that the network returns."""
+        """Convert a value to the data type that the network returns."""
         return value if self.dtype == torch.float32 else value.to(self.dtype)
 
 
 @dataclass(frozen=True)
 class OutputStructure:
-    """Structure of what a network returns, without its numbers."""
+    """Structure of a network's results, without their numbers."""
 
     #: The structure, with a `Result` in place of each tensor that depends on the network's inputs; everything else is the network's own.
     template: Any
 
     @property
     def results(self) -> tuple[Result, ...]:
-        """Return its tensors, in order; one that is returned twice occurs twice."""
+        """Result tensors, in order; one that is returned twice occurs twice."""
         return tuple(leaf for _, leaf in leaves(self.template) if isinstance(leaf, Result))
 
     @property
@@ -47,7 +47,7 @@ class OutputStructure:
         return isinstance(self.template, Result) and self.template.dtype == torch.float32
 
     def keys(self, outputs: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the name of each of a graph's outputs among the results: the first, where one is returned twice."""
+        """Return the result name of each of a graph's outputs; the first one if an output is returned twice."""
         named: dict[str, str] = {}
         for result in self.results:
             named.setdefault(result.name, result.key)
@@ -60,13 +60,13 @@ class OutputStructure:
 
 
 def leaves(structure: Any, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
-    """Return the content of a structure, each with the keys and positions that lead to it, in order."""
+    """Return the leaves of a structure in order, each with the keys and positions that lead to it."""
     if len(path) > _MAX_DEPTH:
         raise StretchError(f"the network's results are nested more than {_MAX_DEPTH} deep", "let it return its tensors in one dictionary")
-    held = _container_items(structure)
-    if held is None:
+    items = _container_items(structure)
+    if items is None:
         return [(path, structure)]
-    return [leaf for word, value in held for leaf in leaves(value, (*path, word))]
+    return [leaf for key, value in items for leaf in leaves(value, (*path, key))]
 
 
 def _container_items(structure: Any) -> list[tuple[str, Any]] | None:
@@ -74,8 +74,8 @@ def _container_items(structure: Any) -> list[tuple[str, Any]] | None:
     if isinstance(structure, dict):
         return [("".join(c if c.isalnum() else "_" for c in str(key)) or "_", value) for key, value in structure.items()]
     if isinstance(structure, list | tuple):
-        words = getattr(structure, "_fields", None) or range(len(structure))
-        return [(str(word), value) for word, value in zip(words, structure, strict=True)]
+        keys = getattr(structure, "_fields", None) or range(len(structure))
+        return [(str(word), value) for word, value in zip(keys, structure, strict=True)]
     if dataclasses.is_dataclass(structure) and not isinstance(structure, type | Result):
         return [(field.name, getattr(structure, field.name)) for field in dataclasses.fields(structure)]
     return None
@@ -87,11 +87,11 @@ def tensors(structure: Any) -> list[torch.Tensor]:
 
 
 def walk_leaves(structure: Any) -> Iterator[tuple[str, Any]]:
-    """Return the content of a structure, each with its own name: its keys joined, ``output_0`` if there are only positions."""
+    """Yield the leaves of a structure with unique names: the joined keys, or ``output_0`` for positions."""
     used: set[str] = set()
     for path, leaf in leaves(structure):
-        words = "_".join(path)
-        name = "output" if not path else f"output_{words}" if words[0].isdigit() else words
+        joined = "_".join(path)
+        name = "output" if not path else f"output_{joined}" if joined[0].isdigit() else joined
         while name in used:
             name += "_"
         used.add(name)
@@ -99,25 +99,25 @@ def walk_leaves(structure: Any) -> Iterator[tuple[str, Any]]:
 
 
 def rebuild(structure: Any, built: Iterator[Any]) -> Any:
-    """Return a structure of the same kinds with other leaves.
+    """Rebuild a structure of the same types with other leaves.
 
     Args:
-        built: Gives a leaf for each of its `leaves`, in their order.
+        built: Yields one new leaf for each of the structure's `leaves`, in their order.
     """
-    held = _container_items(structure)
-    if held is None:
+    items = _container_items(structure)
+    if items is None:
         return next(built)
-    parts = [rebuild(value, built) for _, value in held]
+    parts = [rebuild(value, built) for _, value in items]
     if isinstance(structure, list | tuple):
         kind = type(structure)
-        # a named tuple takes them one by one
+        # a named tuple takes its items as separate arguments
         return kind(*parts) if hasattr(structure, "_fields") else kind(parts)
     copied = copy.copy(structure)
     if isinstance(structure, dict):
         for key, part in zip(structure, parts, strict=True):
             copied[key] = part
     else:
-        for (name, _), part in zip(held, parts, strict=True):
+        for (name, _), part in zip(items, parts, strict=True):
             object.__setattr__(copied, name, part)
     return copied
 
@@ -129,17 +129,17 @@ Weights = dict[str, dict[str, torch.Tensor]]
 class Captured:
     """A network as data."""
 
-    graph: OpGraph  # Its operators.
-    #: Per operator, its weights and statistics by name (shapes are those of `OpGraph.op_weights`); the tensors are the module's own.
+    graph: OpGraph  # The network's operators.
+    #: Weights and statistics by operator and name (shapes are those of `OpGraph.op_weights`); the tensors are the module's own.
     weights: Weights
     module: nn.Module  # The network itself.
-    refusal: str = ""  # Why tracing could not capture it, so that some of its operators may be opaque; empty where it could.
-    #: Its results; one tensor, or several as a tuple, where nothing else is known.
+    refusal: str = ""  # Why tracing could not capture the network, so that some operators may be opaque; empty if it could.
+    #: The network's results; by default one tensor, or a tuple of several.
     returned: OutputStructure = field(default=None)  # type: ignore[assignment]
-    warnings: tuple[str, ...] = ()  # Warnings about its capture.
+    warnings: tuple[str, ...] = ()  # Warnings about the capture.
 
     def __post_init__(self) -> None:
-        """Take the graph's output as the result where none was given."""
+        """Take the graph's output as the result if none is given."""
         if self.returned is None:
             object.__setattr__(self, "returned", output_structure(self.graph))
 
@@ -155,36 +155,36 @@ class Captured:
 
 
 def with_shared_weights(captured: Captured) -> Captured:
-    """Return the network with the tag `SHARED` on the operators that have the same tensors as others, as where a module is called twice."""
+    """Tag operators with `SHARED` if they share tensors with others, as when a module is called twice."""
     numbers: dict[Any, list[tuple[str, str]]] = {}
     for op, tensors in captured.weights.items():
         for key, tensor in tensors.items():
-            # tensors that calls of torch read, such as masks, unless they are learned
+            # skip tensors that calls of torch read, such as masks, unless they are learned
             if tensor.numel() and (isinstance(tensor, nn.Parameter) or captured.graph.by_name[op].kind != "opaque"):
                 storage = (tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
                 numbers.setdefault(storage, []).append((op, key))
-    words: dict[str, list[str]] = {}
+    tags: dict[str, list[str]] = {}
     for number, holders in enumerate(holders for holders in numbers.values() if len(holders) > 1):
         for op, key in holders:
-            words.setdefault(op, []).append(f"{key}={number}")
-    if not words:
+            tags.setdefault(op, []).append(f"{key}={number}")
+    if not tags:
         return captured
     graph = captured.graph
-    ops = [dataclasses.replace(op, tags={**op.tags, SHARED: " ".join(words[op.name])}) if op.name in words else op for op in graph.ops]
+    ops = [dataclasses.replace(op, tags={**op.tags, SHARED: " ".join(tags[op.name])}) if op.name in tags else op for op in graph.ops]
     return dataclasses.replace(captured, graph=dataclasses.replace(graph, ops=tuple(ops)))
 
 
 def output_structure(graph: OpGraph) -> OutputStructure:
-    """Return the default results of a graph's network: its output, or a tuple of several."""
+    """Return the default results of a graph's network: its output, or a tuple of several outputs."""
     results = tuple(Result(name, f"output_{i}") for i, name in enumerate(graph.outputs))
     return OutputStructure(results if len(results) > 1 else Result(results[0].name, "output"))
 
 
 def name_outputs(output: Any, names: Sequence[str | None]) -> OutputStructure:
-    """Return a network's results, with a `Result` in place of each tensor that depends on its inputs.
+    """Return the structure of a network's results, with a `Result` in place of each tensor that depends on its inputs.
 
     Args:
-        names: Name of the operator that computes each leaf; None for what does not depend on the inputs.
+        names: Name of the operator that computes each leaf; None for a leaf that does not depend on the inputs.
     """
     built: list[Any] = []
     for (key, leaf), name in zip(walk_leaves(output), names, strict=True):
@@ -209,13 +209,13 @@ def outputs_of(returned: OutputStructure, inputs: Sequence[str], name: str) -> l
 
 
 def check_inputs_used(graph: OpGraph) -> None:
-    """See that a network reads each of its inputs."""
+    """Refuse a network that does not read one of its inputs."""
     unread = next((op.name for op in graph.inputs if not graph.consumers[op.name]), None)
     need(unread is None, f"nothing that `{graph.name}` returns depends on its input `{unread}`", "wrap it in a module without that input")
 
 
 def unused_inputs(returned: OutputStructure, inputs: Sequence[str]) -> list[str]:
-    """Return the sentences on what a network returns and no file can compute: its inputs, and what does not depend on them."""
+    """Return the warnings about results that no file can compute: inputs, and tensors that do not depend on them."""
     fixed = [key for key, leaf in walk_leaves(returned.template) if not isinstance(leaf, Result)]
     passed = [result.key for result in returned.results if result.name in inputs]
     whole = [result.key for result in returned.results if not result.dtype.is_floating_point]
@@ -228,7 +228,7 @@ def unused_inputs(returned: OutputStructure, inputs: Sequence[str]) -> list[str]
 
 
 def reachable(ops: Sequence[Op], outputs: Sequence[str]) -> list[Op]:
-    """Return the operators without those that do not lead to an output; inputs stay."""
+    """Return the operators that lead to an output, and all inputs."""
     needed = set(outputs)
     for op in reversed(ops):
         if op.name in needed:
@@ -237,7 +237,7 @@ def reachable(ops: Sequence[Op], outputs: Sequence[str]) -> list[Op]:
 
 
 def named_outputs(output: Any, returned: OutputStructure) -> list[tuple[str, torch.Tensor]]:
-    """Return the tensors that a network returned, as operators compute them, each with its operator's name; none where it is of another form."""
+    """Return the tensors that a network returned with the names of their operators; none if the structure differs."""
     named = [leaf for _, leaf in leaves(returned.template)]
     output_leaves = [leaf for _, leaf in leaves(output)]
     if len(named) != len(output_leaves):

@@ -34,14 +34,14 @@ from stretch.operators.move import LOWEST
 from stretch.operators.opaque.calls import Call, computes
 from stretch.operators.products import convolution
 
-#: By name of the ATen operator without its overload. A step without weights, or an opaque one without calls, is the cost of a call that no
-#: operator of a family computes.
+#: Rules by name of the ATen operator without its overload. A step without weights, or an opaque one without calls, is only the cost of a
+#: call that no operator of a family computes.
 RULES: RuleTable[AtenRule] = RuleTable()
 
 _add = RULES.add
 
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
-#: Drop at random where their ``train`` says so.
+#: Operators that drop at random if their argument ``train`` is true.
 _DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "native_dropout", "feature_alpha_dropout")
 
 #: Options of calls for the place and layout of tensors, not for their values.
@@ -49,7 +49,7 @@ _PLACEMENT_ARGUMENTS = frozenset({"device", "layout", "pin_memory", "memory_form
 
 
 def steps_of(call: AtenCall) -> LoweringResult:
-    """Return the computation of a call: a chain of operators, the tensor itself in another shape, or its pieces.
+    """Lower a call to a chain of operators, the tensor itself in another shape, or its pieces.
 
     Raises:
         UnsupportedNode: If neither operators of families nor calls of torch compute it.
@@ -75,7 +75,7 @@ def _is_computed(call: AtenCall, step: Step) -> bool:
 
 
 def _is_floating_point(call: AtenCall) -> bool:
-    """Return whether everything that a call reads and writes is of 32-bit reals."""
+    """Return whether all inputs and results of a call are 32-bit reals."""
     return all(dtype == torch.float32 for dtype in (*(value.dtype for value in call.values), _result_type(call)))
 
 
@@ -86,7 +86,7 @@ def _result_type(call: AtenCall, number: int = 0) -> torch.dtype:
 
 
 def cost_of(call: AtenCall, steps: Sequence[Step] | None) -> Step:
-    """Return the opaque operator of a call without its computation, at the cost of the kernel that its rule has for it."""
+    """Return the opaque operator of a call without its computation, at the cost of the kernel that its rule gives."""
     step = steps[0] if steps is not None and len(steps) == 1 else None
     if step is None or (step.kind != "opaque" and not call.out):
         return opaque_node(call)
@@ -100,7 +100,7 @@ def call_step(call: AtenCall, steps: Sequence[Step] | None, numbers: Sequence[in
     """Return the opaque operator that computes a call by torch.
 
     Args:
-        numbers: Which of several results it gives: one, or more in one row (1, n), each behind the other.
+        numbers: Indices of the results to return: one, or several flattened into one row (1, n), one after another.
     """
     assert isinstance(call.node.target, torch._ops.OpOverload)
     attrs, name, recorder = cost_of(call, steps).attrs, _functional(call), CallRecorder()
@@ -130,7 +130,7 @@ def call_step(call: AtenCall, steps: Sequence[Step] | None, numbers: Sequence[in
 
 
 def _functional(call: AtenCall) -> str:
-    """Return the name of the operator that gives what one that writes in place writes."""
+    """Return the name of the operator that returns the result instead of writing it in place."""
     target: Any = call.node.target
     overload, packet = target._overloadname, target._overloadpacket.__name__
     if target.namespace == "aten" and target._schema.is_mutable:
@@ -142,7 +142,7 @@ def _functional(call: AtenCall) -> str:
 
 
 def _call_operator(variant: str, kernel: str, out: Shape, operator: str, *arguments: Any, **options: Any) -> Step:
-    """Return an opaque operator of one call that the network does not have as such; without a `dtype` it moves elements, whatever they are."""
+    """Return an opaque operator of one call that is not in the network; without a `dtype` it moves elements of any type."""
     recorder, to = CallRecorder(), options.get("dtype", torch.float32)
     if not options:
         arguments = tuple(replace(item, dtype=storage_dtype(item.dtype)) if isinstance(item, AtenValue) else item for item in arguments)
@@ -155,7 +155,7 @@ def _copy(x: AtenValue, shape: Shape, variant: str) -> list[Step]:
 
 
 def _constant(value: Any) -> torch.Tensor | None:
-    """Return the tensor of an argument that does not depend on the input."""
+    """Return the tensor of an argument that does not depend on the input; None for other arguments."""
     return value.tensor if isinstance(value, AtenValue) else None
 
 
@@ -168,7 +168,7 @@ _IGNORED_ARGUMENTS = frozenset({"cudnn_enabled", "cudnn_enable", "half_to_float"
 
 
 def call_family_rule(call: AtenCall, rule: FunctionRule, *ignored: str) -> LoweringResult:
-    """Apply the rule of a family to a call whose first argument is a tensor of the network; None if it does not take it."""
+    """Apply the rule of a family to a call whose first argument is a tensor of the network; None if the rule refuses it."""
     first, *rest = call.arguments.items()
     x = first[1]
     if not isinstance(x, AtenValue) or not x.op:
@@ -183,7 +183,7 @@ def call_family_rule(call: AtenCall, rule: FunctionRule, *ignored: str) -> Lower
 
 
 def _to_python(value: Any) -> Any:
-    """Return an argument as functions of torch have it: a stored tensor is one, if only of a shape."""
+    """Convert an argument to what functions of torch take; a stored tensor is replaced by itself or by an empty one of its shape."""
     if not isinstance(value, AtenValue) or value.op:
         return value
     return torch.empty(value.shape, device="meta") if value.tensor is None else value.tensor
@@ -200,7 +200,7 @@ RULES.update({name: partial(call_family_rule, rule=rule) for name, rule in ATEN.
     *("feature_dropout", "alpha_dropout", "native_dropout", "feature_alpha_dropout", "dropout2d", "identity", "view_of"),
 )
 def _identity(call: AtenCall) -> LoweringResult:
-    """Return the tensor itself, unless its type changes."""
+    """Lower to the tensor itself, or to a conversion if its type changes."""
     x, to = call.tensors[0], _result_type(call)
     if to in (x.dtype, storage_dtype(x.dtype)):
         return x
@@ -209,7 +209,7 @@ def _identity(call: AtenCall) -> LoweringResult:
 
 @_add("dropout")
 def _dropout(call: AtenCall) -> LoweringResult:
-    """Return a dropout, which drops only while the network is trained."""
+    """Lower a dropout, which drops only during training."""
     x, p = call.tensors[0], float(call.arguments["p"])
     alone = len(x.shape) in (2, 4) and x.shape == (x.base or x.shape)
     return [Step("dropout", {"p": p}, (x,))] if p and alone and _is_floating_point(call) else _identity(call)
@@ -219,7 +219,7 @@ def _dropout(call: AtenCall) -> LoweringResult:
 def _view(call: AtenCall) -> LoweringResult:
     x = call.tensors[0]
     if call.overload == "dtype":
-        # bits are read as another type
+        # bits are reinterpreted as another type
         return None
     if x.shape == (x.base or x.shape):
         if len(x.shape) == 2 and call.out == (*x.shape, 1, 1):
@@ -237,7 +237,7 @@ def _expand(call: AtenCall) -> LoweringResult:
 
 @_add("permute", "transpose", "t", "swapaxes", "movedim", "numpy_T", "mT", "adjoint")
 def _permute(call: AtenCall) -> LoweringResult:
-    """Return a view where only axes of one element move."""
+    """Lower to a view if only axes of one element move, else to a copy."""
     x = call.tensors[0]
     order = call.order(len(x.shape))
     moved = [d for d in order if x.shape[d] != 1]
@@ -266,7 +266,7 @@ def _select(call: AtenCall) -> LoweringResult:
 
 @_add("split", "chunk", "split_with_sizes", "unbind", "tensor_split", "unsafe_split", "unsafe_chunk")
 def _split(call: AtenCall) -> LoweringResult:
-    """Return the pieces of a tensor along one axis, each cut out where it is used."""
+    """Split a tensor into pieces along one axis; each is cut out where it is used."""
     x, dim, start = call.tensors[0], call.axis, 0
     if len(call.shapes) == 1:
         return (x.reshape(call.out),)
@@ -297,7 +297,7 @@ def _concat(call: AtenCall) -> LoweringResult:
 
 @_add("pad", "constant_pad_nd")
 def _pad(call: AtenCall) -> LoweringResult:
-    """Return the padding of an image; one by −∞ becomes part of the poolings that read it (`stretch.network.capture.trace.fold_infinite_padding`)."""
+    """Lower the padding of an image; padding by −∞ becomes part of the poolings that read it (`stretch.network.capture.trace.fold_infinite_padding`)."""
     x, pads, value = call.tensors[0], [int(n) for n in call.arguments["pad"]], call.arguments.get("value")
     if not any(pads):
         return x
@@ -311,7 +311,7 @@ def _pad(call: AtenCall) -> LoweringResult:
 
 
 def _is_padded_pool(call: AtenCall, pads: Sequence[int]) -> bool:
-    """Return whether nothing but max pooling that rounds down reads an image, which together pads no more than half of its window."""
+    """Return whether only max poolings that round down read an image, and their whole padding is at most half of their window."""
     for node in call.node.users:
         if AtenCall(node, {}).operator != "max_pool2d":
             return False
@@ -324,7 +324,7 @@ def _is_padded_pool(call: AtenCall, pads: Sequence[int]) -> bool:
 
 @_add("upsample_nearest2d")
 def _upsample(call: AtenCall) -> LoweringResult:
-    """Return an enlargement by whole factors, which are those of the sizes."""
+    """Lower an enlargement by whole factors, which must equal the ratios of the sizes."""
     x = call.tensors[0]
     scale = (call.out[2] // x.shape[2], call.out[3] // x.shape[3])
     stated = call.arguments.get("scale_factors") or [call.arguments.get("scales_h"), call.arguments.get("scales_w")]
@@ -377,7 +377,7 @@ def _matmul(call: AtenCall) -> LoweringResult:
 
 
 def _matrix(call: AtenCall, x: AtenValue, columns: int, weight: torch.Tensor | None, bias: AtenValue | None) -> Step:
-    """Return a linear layer; its cost alone where its input is no vector."""
+    """Lower a linear layer; only its cost if its input is no vector."""
     known = len(call.out) == 2 and weight is not None and (bias is None or bias.tensor is not None)
     known = known and all(call.arguments.get(factor, 1) == 1 for factor in ("alpha", "beta"))
     weights = _drop_none(weight=weight, bias=_constant(bias)) if known else None
@@ -386,7 +386,7 @@ def _matrix(call: AtenCall, x: AtenValue, columns: int, weight: torch.Tensor | N
 
 @_add("einsum")
 def _einsum(call: AtenCall) -> LoweringResult:
-    """Return a product of two tensors by the letters of its equation."""
+    """Lower a product of two tensors by the letters of its equation."""
     equation, operands = str(call.arguments["equation"]).replace(" ", ""), call.values
     if len(operands) != 2 or "." in equation or "->" not in equation:
         return None
@@ -401,13 +401,13 @@ def _einsum(call: AtenCall) -> LoweringResult:
 
 @_add("scaled_dot_product_attention")
 def _attention(call: AtenCall) -> LoweringResult:
-    """Return a scaled product, a softmax over it, and a second product, as runtimes without attention compute it."""
+    """Lower attention to a scaled product, a softmax over it and a second product, as runtimes without an attention operator compute it."""
     query, key, value = (call.arguments[name] for name in ("query", "key", "value"))
     mask, scale = call.arguments.get("attn_mask"), call.arguments.get("scale")
     batch, inner, left, right = prod(query.shape[:-2]), query.shape[-1], query.shape[-2], key.shape[-2]
     floats = not isinstance(mask, AtenValue) or mask.dtype == torch.float32
     if not (query.op and key.op and value.op) or call.arguments.get("is_causal") or call.arguments.get("enable_gqa") or not floats:
-        # whole, at the cost of two products of one size
+        # one operator, at the cost of two products of the same size
         return [opaque_step(call, "matmul", (inner, right, batch, 2, left))]
     scores = (*call.out[:-1], right)
     product = attributes(scores, "matmul", "matmul", (inner, right, batch, 1, left))
@@ -426,7 +426,7 @@ def _attention(call: AtenCall) -> LoweringResult:
 
 
 def _following_step(reads: Shape, attrs: Mapping[str, Attr], operator: str, argument: Any) -> Step:
-    """Return an opaque operator of one call that reads, before anything else, the one before it in a chain."""
+    """Return an opaque operator of one call; its first input is the preceding operator in the chain."""
     recorder = CallRecorder()
     before = recorder(AtenValue("-", reads, dtype=torch.float32))
     step = recorder.step(attrs, [Call(operator, (before, recorder(argument)))])
@@ -435,7 +435,7 @@ def _following_step(reads: Shape, attrs: Mapping[str, Attr], operator: str, argu
 
 @_add(*_RECURRENT)
 def _recurrent(call: AtenCall) -> LoweringResult:
-    """Return all steps of all layers as one product of what a step reads with its gates' weights.
+    """Return the cost of a recurrent layer: one product of each step's input with the weights of all gates and layers.
 
     Each direction of each layer has a matrix for its input and one for its state; a third one projects its state.
     """
@@ -470,7 +470,7 @@ def _softmax(call: AtenCall) -> LoweringResult:
 
 
 def _on_images(rule: FunctionRule) -> AtenRule:
-    """Return the rule of a family that has batches of images alone."""
+    """Restrict the rule of a family to batches of images."""
     return lambda call: call_family_rule(call, rule) if len(call.out) == 4 else None
 
 
@@ -480,7 +480,7 @@ RULES.update({name: _on_images(rule) for name, rule in ATEN.items() if "_pool2d"
 
 @_add(*REDUCTIONS)
 def _reduce(call: AtenCall) -> LoweringResult:
-    """Return a mean over height and width is global pooling; another reduction is opaque."""
+    """Lower a mean or maximum over height and width to global pooling; any other reduction is opaque."""
     x = call.tensors[0]
     dims = call.arguments.get("dim")
     over = sorted(d % len(x.shape) for d in ([dims] if isinstance(dims, int) else dims or ()))
@@ -490,7 +490,7 @@ def _reduce(call: AtenCall) -> LoweringResult:
     return None
 
 
-# Operators that keep every element's place.
+# Operators that keep every element in its place.
 
 
 @_add("hardtanh", "clamp", "clip", "clamp_min")
@@ -533,19 +533,19 @@ def _arithmetic(call: AtenCall) -> LoweringResult:
 
 
 def _of_two_tensors(call: AtenCall, a: AtenValue, b: AtenValue) -> LoweringResult:
-    """Return the pairs images; a difference is the sum of one and the other's negative."""
+    """Lower an operator of two images; a difference becomes the sum of the first and the negative of the second."""
     if len(a.shape) != len(b.shape):
         return None
     if call.operator == "sub":
         computed = _is_floating_point(call) and a.shape[0] == b.shape[0]
         return [Step("mul_scalar", {"value": -1.0}, (b,)), Step("add", {}, (a,))] if computed else None
-    # one that repeats an image for others is no operator of a family
+    # an operator that repeats one image for several others belongs to no family
     return [Step(call.operator, {}, (a, b), {} if a.shape[:1] == b.shape[:1] else None)]
 
 
 @_add("addcmul")
 def _with_product(call: AtenCall) -> LoweringResult:
-    """Return a tensor times a factor a channel plus an offset a channel."""
+    """Lower a tensor times one factor per channel plus one offset per channel."""
     offset, first, second = (call.arguments[name] for name in ("self", "tensor1", "tensor2"))
     x, factor = (first, second) if first.op else (second, first)
     shape = (1, call.out[1], 1, 1) if len(call.out) == 4 else ()

@@ -44,7 +44,7 @@ from stretch.operators.capturing import (
 from stretch.operators.lowerings import lowerings
 from stretch.operators.move import LOWEST
 
-#: Folders whose code is not that of the network.
+#: Folders whose code does not belong to the network.
 _LIBRARY_FOLDERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 
 
@@ -53,10 +53,10 @@ class TraceFailure(StretchError):
 
 
 class InPlaceProxy(fx.Proxy):
-    """A proxy that records ``x += y`` as the in-place operation it is.
+    """A proxy that records ``x += y`` as an in-place operation.
 
-    fx itself records it as ``x = x + y``, so that another name of `x` would
-    keep the old value, which it does not when the network runs.
+    fx itself records ``x = x + y``, so that another name of `x` would keep the
+    old value, although it changes when the network runs.
     """
 
 
@@ -69,19 +69,19 @@ for _function in (operator.iadd, operator.isub, operator.imul, operator.itruediv
 
 
 class Tracer(fx.Tracer):
-    """Traces through everything except modules that lower to operators as they are."""
+    """Traces through everything except modules that lower to operators as a whole."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Return whether a module is one node."""
+        """Return whether the trace keeps a module as one node."""
         return class_name(m) is not None or super().is_leaf_module(m, module_qualified_name)
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
-        """Return the value of a node while the network runs."""
+        """Return the proxy of a node."""
         return InPlaceProxy(node, self)
 
 
 def source_line(error: BaseException) -> str:
-    """Return the network's own line that an exception came from, as `` (file, line 3: `assert …`)``; empty if there is none."""
+    """Return the network's own line that raised an exception, as `` (file, line 3: `assert …`)``; empty if there is none."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_LIBRARY_FOLDERS)]
     for frame in reversed(frames):
         text = linecache.getline(frame.filename, frame.lineno or 0).strip()
@@ -90,25 +90,25 @@ def source_line(error: BaseException) -> str:
     return ""
 
 
-# One run of a traced network: shapes, constants, and which operator a changed tensor comes from.
+# One run of a traced network: shapes, constants, and the operator whose result a changed tensor is.
 
 
 def is_assembly(node: fx.Node) -> bool:
-    """Return whether a node only puts tensors into a container: a named tuple, or a dataclass."""
+    """Return whether a node only puts tensors into a container: a named tuple or a dataclass."""
     target = node.target
     return isinstance(target, type) and (hasattr(target, "_fields") or dataclasses.is_dataclass(target))
 
 
 class Values(fx.Interpreter):
-    """Runs the traced graph once and keeps what lowering needs.
+    """Runs the traced graph once and keeps the facts that lowering needs.
 
     Attributes:
         shapes: Shape of each node's tensor.
-        constants: Values of nodes that are no tensors.
+        constants: Values of nodes that are not tensors.
         parts: Values of nodes that are several tensors.
         parameters: Tensors that do not depend on the input: parameters,
             buffers, and tensors computed from these alone.
-        given_back: Its result.
+        given_back: Result of the traced graph.
         returned: Results of the network itself for the same inputs.
     """
 
@@ -125,11 +125,11 @@ class Values(fx.Interpreter):
         self._moved: dict[tuple[fx.Node, fx.Node], fx.Node | None] = {}
 
     def run_node(self, n: fx.Node) -> Any:
-        """Run one node and note its inputs and outputs."""
+        """Run one node and record its inputs and outputs."""
         for source in n.all_input_nodes:
             value = self.env[source]
             if isinstance(value, torch.Tensor) and value._version != self._versions[source]:
-                # Another node changed it since: if through this very tensor, that node's result is read.
+                # Another node has changed the tensor since; if it did so through this very tensor, that node's result is read.
                 writer, version = self._latest[id(value)]
                 self._moved[n, source] = writer if version == value._version else None
         fixed = n.op in ("get_attr", "call_function", "call_method") and all(
@@ -149,12 +149,12 @@ class Values(fx.Interpreter):
         else:
             self.constants[n] = value
         if not isinstance(value, torch.Tensor) and n.op != "output" and not is_assembly(n):
-            # a tensor that has no node of its own is not taken for an earlier one that lay at the same place
+            # keep a tensor without a node of its own from being taken for an earlier one at the same address
             self._latest |= {id(part): (n, part._version) for part in tensors(value)}
         return value
 
     def writer(self, tensor: torch.Tensor) -> fx.Node:
-        """Return the node whose result a tensor of the output is."""
+        """Return the node whose result is this tensor of the output."""
         writer, version = self._latest[id(tensor)]
         require_supported(version == tensor._version, f"it returns `{writer.name}`, which was changed in place through a view of it")
         require_supported(writer in self.shapes, f"it returns one of several results of `{writer.name}`")
@@ -163,7 +163,7 @@ class Values(fx.Interpreter):
     def source(self, reader: fx.Node, read: fx.Node) -> fx.Node:
         """Return the node whose result `reader` sees where it reads `read`.
 
-        Another one where the tensor was changed in place in between.
+        The two nodes differ if the tensor was changed in place in between.
         """
         value = self._moved.get((reader, read), read)
         if value is None:
@@ -171,14 +171,14 @@ class Values(fx.Interpreter):
         return value
 
 
-# Tensors seen in another order of dimensions: their fate when they are used.
+# Tensors seen in another order of dimensions, and the effect of their use.
 #
 # A permutation or a reshape of channels is no operator by itself. It is kept as a
-# *view* of an operator's tensor until something gives it a meaning: a channel
-# shuffle, a slice, or operators on channels that lie last. Anything else that
-# reads a view is refused.
+# *view* of an operator's tensor until its use gives it a meaning: a channel
+# shuffle, a slice, or operators on channels in the last dimension. Any other
+# reader of a view is refused.
 
-#: Kinds that compute the same on channels that lie last.
+#: Kinds that compute the same on channels in the last dimension.
 ANY_ORDER = frozenset(name for name in lowerings if lowerings.get(name).any_order)
 
 
@@ -187,14 +187,14 @@ class View:
     """How a traced tensor shows an operator's tensor."""
 
     op: str  # Name of the operator.
-    shape: Shape  # Its shape.
-    #: ``plain``; ``last`` (N×H×W×C); ``grouped`` (N×G×C/G×H×W); ``swapped`` (N×C/G×G×H×W); ``parts`` (a tuple of channel ranges);
-    #: ``picked`` (one channel, its dimension gone); ``tall`` (N×C×1 of N×C); ``expanded`` (N×C×1×1 repeated over height and width).
+    shape: Shape  # Shape of the operator's tensor.
+    #: Form: ``plain``; ``last`` (N×H×W×C); ``grouped`` (N×G×C/G×H×W); ``swapped`` (N×C/G×G×H×W); ``parts`` (a tuple of channel ranges);
+    #: ``picked`` (one channel, its dimension removed); ``tall`` (N×C×1 of N×C); ``expanded`` (N×C×1×1 repeated over height and width).
     form: str = "plain"
-    detail: tuple[Any, ...] = ()  # Groups, ranges or channel.
+    detail: tuple[Any, ...] = ()  # Number of groups, channel ranges, or the channel, depending on the form.
 
     def require_unchanged(self) -> str:
-        """Return the operator's name."""
+        """Return the operator's name; refuse any form but ``plain``."""
         if self.form != "plain":
             raise UnsupportedNode(f"it reads a tensor that was {_FORM_NAMES[self.form]}, which is not supported here")
         return self.op
@@ -313,7 +313,7 @@ def _expand(view: View, before: Shape, out: Shape, *_: Any) -> Effect:
     raise UnsupportedNode(f"expanding {before} to {out} is not supported")
 
 
-#: Effect of a function or method on a view that it reorders or cuts, by name; None where it has a meaning of its own.
+#: Effects of functions and methods on a view that they reorder or cut, by name; None if the call is an operator.
 _RULES: dict[str, Callable[..., Effect | None]] = {
     **{"permute": _permute, "getitem": _getitem, "unsqueeze": _unsqueeze},
     **dict.fromkeys(("transpose", "swapaxes"), _transpose),
@@ -325,10 +325,10 @@ _RULES: dict[str, Callable[..., Effect | None]] = {
 
 
 def fold_infinite_padding(ops: Sequence[Op]) -> list[Op]:
-    """Return the operators without padding by −∞: no maximum is in it, so the pooling that reads it pads as much more.
+    """Return the operators with padding by −∞ merged into the max pooling that reads it, because the maximum ignores it.
 
     Args:
-        ops: Operators in topological order, their shapes not known yet.
+        ops: Operators in topological order, without shapes.
     """
     pads = {op.name: op for op in ops if LOWEST in op.attrs}
     result = []
@@ -353,14 +353,14 @@ class TraceLowering:
     """Lowers one traced network.
 
     Args:
-        traced: The network as `torch.fx` sees it.
-        values: Values of one run of it.
-        name: Its name.
-        named: Whether inputs are called like the forward's arguments.
+        traced: The network as traced by `torch.fx`.
+        values: Values of one run of the network.
+        name: Name of the network.
+        named: Whether inputs have the names of the forward's arguments.
 
     Attributes:
-        weights: Per operator, its weights by name, once `graph` was called.
-        returned: Results of the network, likewise.
+        weights: Weights by operator and name, once `graph` was called.
+        returned: Results of the network, once `graph` was called.
     """
 
     returned: OutputStructure
@@ -373,7 +373,7 @@ class TraceLowering:
         self.weights: dict[str, dict[str, torch.Tensor]] = {}
 
     def graph(self) -> OpGraph:
-        """Return the operator graph."""
+        """Return the network's operator graph."""
         for node in self._traced.graph.nodes:
             if node.op == "placeholder":
                 if node in self._values.shapes:
@@ -395,7 +395,7 @@ class TraceLowering:
         return graph
 
     def _outputs(self) -> list[str]:
-        """Return the names of the operators that the network returns; notes the structure of its result."""
+        """Return the names of the operators that the network returns, and record the structure of its result."""
         try:
             content = [leaf for _, leaf in leaves(self._values.given_back)]
             expected = [leaf for _, leaf in leaves(self._values.returned)]
@@ -408,7 +408,7 @@ class TraceLowering:
         return outputs_of(self.returned, [op.name for op in self._ops if op.kind == "input"], self._name)
 
     def _result(self, tensor: torch.Tensor) -> str | None:
-        """Return the operator that computes a tensor of the output; None where it does not depend on the input."""
+        """Return the operator that computes a tensor of the output; None if the tensor does not depend on the input."""
         writer = self._values.writer(tensor)
         if writer in self._values.parameters:
             return None
@@ -428,7 +428,7 @@ class TraceLowering:
             ) from error
 
     def _lower_module(self, node: fx.Node) -> View:
-        """Return a module's operators, each reading the one before it; only the first may read several tensors."""
+        """Lower a module to operators in a chain; only the first may read several tensors."""
         arguments = [*node.args, *node.kwargs.values()]
         flat = list(arguments[0]) if len(arguments) == 1 and isinstance(arguments[0], list | tuple) else arguments
         sources = [self._view(node, n) for n in flat]
@@ -436,12 +436,12 @@ class TraceLowering:
         last = sources[0].form == "last"
         module = self._traced.get_submodule(str(node.target))
         steps = lower_module(module, sources[0].shape, last)
-        # an operator that is defined on the last dimension returns its input
+        # an operator that is defined on the last dimension leaves the tensor's form unchanged
         form = "last" if last and class_name(module) in ON_LAST else self._form(steps, sources)
         return self._emit(node, steps, sources, str(node.target).replace(".", "_"), form)
 
     def _lower_call(self, node: fx.Node) -> View:
-        """Return the operators of a function or method call."""
+        """Lower a function or method call to operators or to a view."""
         require_supported(node.op in ("call_function", "call_method"), f"fx node kind `{node.op}`")
         target = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
         args, kwargs = list(self._to_constants(node.args)), dict(self._to_constants(node.kwargs))
@@ -478,7 +478,7 @@ class TraceLowering:
         return self._emit(node, steps, sources, node.name, "last" if over_last else self._form(steps, sources))
 
     def _form(self, steps: list[Step], sources: list[View]) -> str:
-        """Return how the result of `steps` lies, which read `sources`."""
+        """Return the form of the result of `steps`, which read `sources`."""
         forms = {view.form for view in sources}
         if forms == {"plain"}:
             return "plain"
@@ -506,7 +506,7 @@ class TraceLowering:
         return View(name, _channels_first(shape) if form == "last" else shape, form)
 
     def _to_constants(self, args: Any) -> Any:
-        """Return the arguments with their known values: numbers and parameters."""
+        """Replace nodes among the arguments by their known values: numbers and parameters."""
         values = self._values
 
         def known(node: fx.Node) -> Any:
@@ -527,7 +527,7 @@ class TraceLowering:
         return self._views[source]
 
     def _check_shapes(self, graph: OpGraph) -> None:
-        """The inferred graph must give torch's results: a captured graph is never silently wrong."""
+        """Check that inferred shapes equal torch's, so that a captured graph is never silently wrong."""
         for node, view in self._views.items():
             if view.op in graph.by_name and graph.by_name[view.op].shape != view.shape:
                 raise StretchError(
@@ -540,7 +540,7 @@ def _channels_first(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _permuted(value: Any) -> Any:
-    """Return a parameter that meets channels lying last, as it would meet them lying second."""
+    """Return a parameter for channels in the second dimension, given its shape for channels in the last."""
     if isinstance(value, torch.Tensor) and value.numel() > 1:
         return value.reshape(*[1] * (4 - value.dim()), *value.shape).permute(0, 3, 1, 2)
     return value
@@ -559,8 +559,8 @@ def capture_traced(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3,
     """Lower `module` to an operator graph by tracing it in evaluation mode.
 
     Args:
-        module: A network of tensors; it and every module within it are left in the mode they were in.
-        input_shape: As of `stretch.network.capture.capture`.
+        module: A network of tensors; it and every module within it keep their training or evaluation mode.
+        input_shape: As in `stretch.network.capture.capture`.
     """
     name = name or type(module).__name__
     if isinstance(module, fx.GraphModule) and any(isinstance(node.target, torch._ops.OpOverload) for node in module.graph.nodes):
@@ -584,7 +584,7 @@ def capture_traced(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3,
 
 @contextlib.contextmanager
 def evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode for a while; modules within may have been in different modes."""
+    """Switch a network to evaluation mode within the context; modules within it may have had different modes."""
     with restore_module(module):
         module.eval()
         yield
@@ -592,7 +592,7 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def restore_module(module: nn.Module) -> Iterator[None]:
-    """Forget the state that a network keeps for its next run, such as tables of positions, because a tracer fills it with proxies."""
+    """Restore a network's attributes after the context, because a tracer fills cached state, such as tables of positions, with proxies."""
     saved = [
         (part, {key: (value, value.copy() if type(value) in (dict, list) else value) for key, value in vars(part).items()})
         for part in module.modules()
@@ -612,7 +612,7 @@ def restore_module(module: nn.Module) -> Iterator[None]:
 
 
 def _trace(module: nn.Module, inputs: Inputs, name: str) -> fx.GraphModule:
-    """Trace with symbols; a network that decides by shapes is left to `torch.export`."""
+    """Trace the network symbolically; a network that branches on shapes is left to `torch.export`."""
     tracer = Tracer(autowrap_functions=(), param_shapes_constant=True)
     try:
         with restore_module(module):
@@ -620,7 +620,7 @@ def _trace(module: nn.Module, inputs: Inputs, name: str) -> fx.GraphModule:
             return fx.GraphModule(tracer.root, graph)
     except Exception as error:
         check_input(module, inputs, name)
-        # the last line of what the module's own code raises says why
+        # the last line of an exception in the module's own code states the reason
         reason = str(error).strip().rpartition("\n")[2] or type(error).__name__
         raise TraceFailure(
             f"`{name}` cannot be traced by torch.fx: {reason}{source_line(error)}",
@@ -629,7 +629,7 @@ def _trace(module: nn.Module, inputs: Inputs, name: str) -> fx.GraphModule:
 
 
 def check_input(module: nn.Module, inputs: Inputs, name: str, device: torch.device | str = "cpu") -> None:
-    """Tell inputs that the network itself rejects from a network that cannot be captured."""
+    """Raise a usage error if the network itself rejects the inputs, which is not a failure of capturing."""
     try:
         with torch.no_grad():
             inputs.call(module, inputs.random(device=device))
@@ -637,7 +637,7 @@ def check_input(module: nn.Module, inputs: Inputs, name: str, device: torch.devi
         raise _input_error(error, module, inputs, name) from error
 
 
-#: Message of torch where it needs whole numbers, such as those of words.
+#: Messages of torch for inputs that must be whole numbers, such as word indices.
 _INTEGER_ERRORS = ("expected tensor for argument #1 'indices'", "tensors used as indices must be long")
 
 
@@ -658,7 +658,7 @@ def _input_error(error: Exception, module: nn.Module, inputs: Inputs, name: str)
 
 
 def _run(module: nn.Module, traced: fx.GraphModule, inputs: Inputs, name: str) -> tuple[Values, bool]:
-    """Run the traced network and the network itself; whether they agree."""
+    """Run the traced network and the network itself; return the traced values and whether the results agree."""
     waiting = dict(zip(inputs.shapes, inputs.random(), strict=True))
     arguments: list[Any] = []
     for node in (node for node in traced.graph.nodes if node.op == "placeholder"):
@@ -667,7 +667,7 @@ def _run(module: nn.Module, traced: fx.GraphModule, inputs: Inputs, name: str) -
         if current in waiting and (inputs.named or not node.args):
             arguments.append(waiting.pop(current).clone())
         elif target.startswith("*"):
-            # nothing is given beyond what has a name
+            # arguments without a name get nothing
             arguments += []
         elif node.args:
             arguments.append(node.args[0])
@@ -691,7 +691,7 @@ def _run(module: nn.Module, traced: fx.GraphModule, inputs: Inputs, name: str) -
 
 
 def is_close(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Return whether two results differ by no more than rounding; not-a-number equals itself."""
+    """Return whether two results differ by no more than rounding; NaN equals NaN."""
     if a.shape != b.shape:
         return False
     a, b = (x if x.is_floating_point() or x.is_complex() else x.float() for x in (a, b))

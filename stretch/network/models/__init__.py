@@ -1,4 +1,4 @@
-"""Models by name: one file a family, loaded with checked weights."""
+"""Models by name: one file per family, loaded with checked weights."""
 
 from stretch.network.models.families import Family, families, model_names
 from stretch.network.models.load import LoadedModel, load_model

@@ -1,4 +1,4 @@
-"""A torch network while it is written from a file: calls of torch whose shapes are worked out without data, its inputs and results, and remarks on it."""
+"""A torch network while it is built from a file: calls of torch with shapes computed without data, inputs, results and warnings."""
 
 import contextlib
 import hashlib
@@ -28,21 +28,21 @@ from scheduler.formats.onnx.file import MAX_LIVE_ELEMENTS
 from scheduler.runtime.own import SourceFileRunner
 from stretch.network.capture.inputs import InputShapes, check_shape, is_shape, whole_numbers_error
 
-#: Elements that a tensor of stored ones alone may have.
+#: Maximum number of elements of a tensor that is computed from stored tensors alone.
 MAX_KNOWN = 1 << 26
 
-#: A network that is read from a file describes itself by these names: no module or tensor of it has one.
+#: Attributes by which a network from a file describes itself; no module or tensor of it may have these names.
 _RESERVED_NAMES = ("input_shape", "own_file", "warnings")
 
 
 class Builder:
-    """A torch network while it is written; shapes are worked out on tensors without data.
+    """A torch network under construction; shapes are computed on tensors without data.
 
     Args:
-        shapes: Of the input, or of several by the names of the forward's arguments, which are words of Python.
+        shapes: Shape of the input, or of several inputs by the names of the forward's arguments, which are valid Python names.
 
     Attributes:
-        inputs: Value of each input, by its argument.
+        inputs: Node of each input by its argument's name.
     """
 
     def __init__(self, shapes: Sequence[int] | Mapping[str, Sequence[int]]) -> None:
@@ -53,15 +53,15 @@ class Builder:
             self.inputs[name].meta["val"] = torch.empty(tuple(shape), device="meta")
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
-        """Return a call of a function of torch."""
+        """Add a call of a function of torch, and return its node."""
         return self._record(self._graph.call_function(function, args, kwargs), lambda *a, **k: function(*a, **k))
 
     def method(self, name: str, x: fx.Node, *args: Any) -> fx.Node:
-        """Return a call of a method of a tensor."""
+        """Add a call of a method of a tensor, and return its node."""
         return self._record(self._graph.call_method(name, (x, *args)), lambda self, *a: getattr(self, name)(*a))
 
     def module(self, module: nn.Module, x: fx.Node, name: str) -> fx.Node:
-        """Return a module that reads one tensor, under a name of its own."""
+        """Add a module that reads one tensor, under a free name, and return its node."""
         current = self._free_name(name)
         self._root.add_module(current, module.eval())
         state = {key: item.to("meta") for key, item in module.state_dict().items()}
@@ -72,11 +72,11 @@ class Builder:
         return self._root.get_submodule(str(node.target)) if node.op == "call_module" else None
 
     def value(self, node: Any) -> torch.Tensor | None:
-        """Return the stored tensor of a node; None for anything else."""
+        """Return the stored tensor of a node; None for any other node."""
         return attrgetter(str(node.target))(self._root) if isinstance(node, fx.Node) and node.op == "get_attr" else None
 
     def add_tensor(self, x: np.ndarray, name: str, *, learned: bool = True) -> fx.Node:
-        """Return a stored tensor: trained with the network if it is of reals, unless nobody learned it."""
+        """Add a stored tensor and return its node; a real tensor is a trainable parameter unless `learned` is false."""
         current, value = self._free_name(name), torch.from_numpy(np.array(x, order="C"))
         if learned and value.is_floating_point():
             self._root.register_parameter(current, nn.Parameter(value))
@@ -87,7 +87,7 @@ class Builder:
         return node
 
     def to_reals(self, node: fx.Node) -> fx.Node:
-        """Return a result as reals: bundles give nothing else."""
+        """Convert a result to float32, the only data type that bundles return."""
         return node if node.meta["val"].is_floating_point() else self.method("to", node, torch.float32)
 
     def evaluate(self, node: fx.Node) -> np.ndarray:
@@ -98,7 +98,7 @@ class Builder:
         return numbers
 
     def finish(self, result: Any, name: str) -> fx.GraphModule:
-        """Build the network that returns these calls within tuples, lists and dictionaries; unused nodes are left out."""
+        """Build the network that returns these nodes within tuples, lists and dictionaries; unused nodes are removed."""
         self._graph.output(result)
         graph_module = fx.GraphModule(self._root, self._graph, name)
         graph_module.graph.eliminate_dead_code()
@@ -111,7 +111,7 @@ class Builder:
             args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda item: item.meta["val"])
             with torch.no_grad():
                 built = compute(*args, **kwargs)
-        # Torch raises an error of its own kind for each thing that does not fit.
+        # Torch raises a different exception for each kind of invalid argument.
         except Exception as error:
             raise StretchError(f"torch does not take what it reads: {first_line(error)[:160]}") from error
         parts = built if isinstance(built, tuple | list) else (built,)
@@ -122,23 +122,23 @@ class Builder:
         return node
 
     def _free_name(self, name: str) -> str:
-        """Return a free name for a submodule or parameter, like the one in the file."""
+        """Return a free name for a submodule or parameter, similar to the one in the file."""
         return unique_name(python_name(name), lambda x: hasattr(self._root, x) or hasattr(fx.GraphModule, x) or x in _RESERVED_NAMES)
 
 
 def python_name(name: str) -> str:
-    """Return a name that code may hold, for fx writes it into some."""
+    """Return a name that is valid in Python, because fx writes names into code."""
     word = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
     return word if word and not word[0].isdigit() else f"n_{word}"
 
 
 def shape_of(node: fx.Node) -> tuple[int, ...]:
-    """Return the shape of what a node of the network gives."""
+    """Return the shape of a node's result."""
     return tuple(node.meta["val"].shape)
 
 
 def permute_axes(builder: Builder, x: fx.Node, order: Sequence[int]) -> fx.Node:
-    """Return a tensor with its axes in another order, without turning one back and forth."""
+    """Return a tensor with its axes in another order; a permutation of a permutation becomes one."""
     order = tuple(order)
     if order == tuple(range(len(order))):
         return x
@@ -150,45 +150,45 @@ def permute_axes(builder: Builder, x: fx.Node, order: Sequence[int]) -> fx.Node:
 
 
 def permute_shape(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
-    """Return a shape with its axes in another order; in the same one if none is given."""
+    """Return a shape with its axes in another order; an empty order keeps it."""
     return tuple(shape[axis] for axis in order) if order else tuple(shape)
 
 
 def rearrange(builder: Builder, x: fx.Node, split: Sequence[int], order: Sequence[int], shape: Sequence[int]) -> fx.Node:
-    """Return a tensor seen in one shape, its axes put into another order, and seen in a last shape."""
+    """Reshape a tensor, permute its axes, and reshape it again."""
     return builder.call(torch.reshape, builder.call(torch.permute, builder.call(torch.reshape, x, split), order), shape)
 
 
 def with_weights(module: nn.Module, **numbers: np.ndarray | None) -> nn.Module:
-    """Return the module with these parameters and statistics, by name; None for one that it has not."""
+    """Set these parameters and statistics of a module, by name; None for one that the module does not have."""
     for name, number in numbers.items():
         current = getattr(module, name)
         if number is not None and tuple(current.shape) != number.shape:
             raise StretchError(f"its weights have the shape {list(number.shape)}, {list(current.shape)} are needed")
         if number is not None:
-            # The file's array may lie in memory that cannot be written.
+            # The file's array may be in read-only memory.
             value = torch.from_numpy(number.copy())
             setattr(module, name, nn.Parameter(value) if isinstance(current, nn.Parameter) else value)
     return module
 
 
-#: How a format's rules see a tensor of the running network.
+#: Type by which a format's rules see a tensor of the network.
 View = TypeVar("View")
 
 
 @dataclass(frozen=True)
 class Site(Generic[View]):
-    """One operator of a file, as its rule sees it."""
+    """One operator of a file as its rule sees it."""
 
-    inputs: Sequence[View | np.ndarray | None]  # In the order of the file: tensors of the network, stored ones, None where one is left out.
-    op: str  # Its operator.
-    name: str  # Its own, or that of its output.
-    attrs: Mapping[str, Any]  # Its attributes; words are strings.
-    results: int  # How many tensors it writes.
-    builder: Builder  # Builder that its rule writes into.
+    inputs: Sequence[View | np.ndarray | None]  # Inputs in the file's order: tensors of the network, stored arrays, or None for one that is left out.
+    op: str  # Name of the operator's type.
+    name: str  # Name of this operator, or of its output.
+    attrs: Mapping[str, Any]  # Attributes of the operator; texts are strings.
+    results: int  # Number of tensors that the operator writes.
+    builder: Builder  # Builder to which the rule adds nodes.
 
     def value(self, i: int) -> View | np.ndarray | None:
-        """Return the input `i`, or None where it is left out."""
+        """Return input `i`; None if it is left out."""
         return self.inputs[i] if i < len(self.inputs) else None
 
     def require_stored(self, i: int, noun: str) -> np.ndarray:
@@ -203,62 +203,62 @@ class Site(Generic[View]):
         return [int(n) for n in self.require_stored(i, noun).ravel()]
 
     def optional_stored(self, i: int, noun: str) -> np.ndarray | None:
-        """Return the input `i`, which the file stores if it is there."""
+        """Return input `i`, which the file must store unless it is left out."""
         return None if self.value(i) is None else self.require_stored(i, noun)
 
     def integer(self, name: str, usual: int = 0) -> int:
-        """Return an attribute that is a whole number."""
+        """Return a whole-number attribute."""
         return int(self.attrs.get(name, usual))
 
     def real(self, name: str, usual: float = 0.0) -> float:
-        """Return an attribute that is a real number."""
+        """Return a real-number attribute."""
         return float(self.attrs.get(name, usual))
 
     def flag(self, name: str, usual: bool = False) -> bool:
-        """Return an attribute that is true or false."""
+        """Return a boolean attribute."""
         return bool(self.attrs.get(name, usual))
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
-        """Return a call of a function of torch."""
+        """Add a call of a function of torch, and return its node."""
         return self.builder.call(function, *args, **kwargs)
 
     def add_tensor(self, x: np.ndarray, noun: object) -> fx.Node:
-        """Return a stored tensor that is named after the operator."""
+        """Add a stored tensor that is named after the operator, and return its node."""
         return self.builder.add_tensor(x, f"{self.name}_{noun}")
 
 
-#: Batch norms of torch by the axes of their input.
+#: Batch norms of torch by the number of axes of their input.
 BATCH_NORMS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
 
 
-# Inputs and results of a file that is a model: names that Python can hold, shapes that are asked for, results by name.
+# Inputs and results of a model file: names that are valid in Python, requested shapes, and results by name.
 
 
-#: Names in the code that fx writes of a network.
+#: Names that fx writes into the code of a network.
 _NAMES_IN_CODE = frozenset({"self", "torch", "device", "inf", "nan", "NoneType", "fx_pytree", "pytree", "slice", "getattr"})
 
 
 @dataclass(frozen=True)
 class OwnNetwork:
-    """Facts of the file that a network was read from."""
+    """Facts about the file that a network was read from."""
 
-    own: SourceFile  # Its ends; those of the network are called by the forward's arguments and the keys of its result.
-    #: For each operator in order: what a sentence calls it, and the tensors that it writes by their names in the file, each with
-    #: the node of the network that gives it, and the order of its axes in the file.
+    own: SourceFile  # Inputs and outputs of the file; the network names them by the forward's arguments and the keys of its result.
+    #: For each operator in order: its name in messages, and the tensors that it writes by their names in the file, each with
+    #: the network's node that computes it, and the order of its axes in the file.
     operators: Sequence[tuple[str, Mapping[str, tuple[str, tuple[int, ...]]]]] = ()
 
     def open(self, path: Path) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-        """Return the file in its own runtime, as a function of its inputs."""
+        """Open the file in its own runtime; return a function from its inputs to its results."""
         return SourceFileRunner(path, self.own).run
 
 
-#: Types that are reals of single precision here.
+#: Data types that are read as single precision.
 _REALS = ("float32", "float16", "bfloat16")
 
-#: Numbers of a weight that is looked at for copies of it.
+#: Minimum number of elements of a weight that is checked for copies.
 _LARGE = 1024
 
-#: Names that a sentence lists.
+#: Maximum number of names that a message lists.
 _MAX_LISTED = 8
 
 _INPUT_EXAMPLE = "with --input {}=1x3x224x224"
@@ -269,32 +269,32 @@ _BYTES = (
 
 @dataclass(frozen=True)
 class Size:
-    """How long a file says that an axis of an input is."""
+    """A file's statement about the length of one input axis."""
 
-    usual: int  # How long it is where nobody asks; 0 where the file leaves that open.
-    symbol: str = ""  # Its name in the file; axes of one name are equally long. Empty: none.
-    fixed: bool = False  # Whether no other length may be asked for.
+    usual: int  # Default length; 0 if the file leaves the length open.
+    symbol: str = ""  # Name of the axis in the file; axes of one name have equal lengths. Empty if it has no name.
+    fixed: bool = False  # Whether no other length may be requested.
 
 
 @dataclass(frozen=True)
 class End:
     """An input of a file."""
 
-    name: str  # In the file.
-    #: Its axes in the order in which the network reads them; None where the file does not state how many it has.
+    name: str  # Name in the file.
+    #: Axes in the order in which the network reads them; None if the file does not state their number.
     sizes: Sequence[Size] | None
-    kind: str = "float32"  # Its element type, by numpy's name; that of the reals that it represents where it is rounded.
-    cast: bool = False  # Whether all that reads it first makes reals of it.
-    argument: str = ""  # Its argument's name in the forward of the network.
+    kind: str = "float32"  # Element type by numpy's name; for a quantised input the type of the reals that it represents.
+    cast: bool = False  # Whether every operator that reads the input converts it to reals.
+    argument: str = ""  # Name of the argument in the network's forward.
 
     @property
     def is_integer(self) -> bool:
-        """Whether it is of whole numbers."""
+        """Whether the input consists of whole numbers."""
         return self.kind.startswith(("int", "uint"))
 
 
 def named_ends(path: Path, ends: Sequence[End]) -> tuple[End, ...]:
-    """Return the inputs of a file, each with the name of an argument."""
+    """Give each input of a file the name of an argument; refuse inputs that are not real numbers."""
     need(bool(ends), f"{path} has no input", "export the network with what it reads")
     for end in ends:
         if end.is_integer and not end.cast:
@@ -310,7 +310,7 @@ def named_ends(path: Path, ends: Sequence[End]) -> tuple[End, ...]:
 
 
 def arguments(names: Sequence[str]) -> list[str]:
-    """Return a name that an argument in Python may have for each of a file's inputs, no two alike; one that is such a name stays."""
+    """Return a unique, valid argument name in Python for each of a file's inputs; valid names stay."""
     words = [python_name(name) for name in names]
     words = [f"{item}_" if keyword.iskeyword(item) or item in _NAMES_IN_CODE else item for item in words]
     built: dict[int, str] = {}
@@ -322,11 +322,11 @@ def arguments(names: Sequence[str]) -> list[str]:
 def resolve_input_shapes(path: Path, ends: Sequence[End], input_shapes: InputShapes | None) -> dict[str, Shape]:
     """Return the shape of each input in numbers, by its argument.
 
-    The requested shapes come first: axes that the file calls by one name are as long as it says of one of them.
+    Requested shapes come first: they set the lengths of all axes with the same name in the file.
 
     Args:
-        input_shapes: Shapes, batch first: of its one input, or of several in their order or by their names, those of the file or
-            of the arguments; where some or all are left out, what the file states.
+        input_shapes: Shapes, batch first: of the only input, or of several in their order or by their names, either the file's
+            or the arguments'. Default for missing ones: the shapes in the file.
     """
     inputs = _requested_shapes(path, ends, input_shapes)
     known_axes: dict[str, tuple[str, int]] = {}
@@ -347,7 +347,7 @@ def resolve_input_shapes(path: Path, ends: Sequence[End], input_shapes: InputSha
 
 
 def _example(end: End, count: int) -> str:
-    """Return how a shape of an input may be written: an image alone without its batch, anything else with its name."""
+    """Return an example of a shape on the command line: an image without its batch, anything else with its name."""
     usual = (1, 3, 224, 224)
     sizes = [size.usual or (usual[axis] if len(end.sizes or ()) == len(usual) else 16) for axis, size in enumerate(end.sizes or ())]
     sizes = sizes or list(usual)
@@ -355,13 +355,13 @@ def _example(end: End, count: int) -> str:
     return "x".join(map(str, sizes[1:])) if alone else f"{end.argument}={'x'.join(map(str, sizes))}"
 
 
-#: Exceptions of Python, numpy and torch for settings and stored tensors of another kind or size than a rule expects.
+#: Exceptions of Python, numpy and torch for settings and stored tensors of an unexpected type or size.
 _MISFITS = (ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError, RuntimeError, MemoryError)
 
 
 @contextlib.contextmanager
 def reading(path: Path, noun: str, hint: str | None = None, stated: Mapping[str, Any] | None = None) -> Iterator[None]:
-    """Turn any error while reading one operator of a file into one that names the operator and its statement."""
+    """Turn any error while reading one operator of a file into one that names the operator and its attributes."""
     try:
         yield
     except (StretchError, *_MISFITS) as error:
@@ -374,10 +374,10 @@ def reading(path: Path, noun: str, hint: str | None = None, stated: Mapping[str,
 
 
 def by_name(builder: Builder, results: Sequence[tuple[str, fx.Node]]) -> Any:
-    """Return the results of a network with named outputs: one as it is, several in a dictionary.
+    """Return the results of a network with named outputs: a single one itself, several in a dictionary.
 
     Args:
-        results: Name and value of each, in order; a name that comes again gets a number, a value that does is copied.
+        results: Names and values, in order; a repeated name gets a number, a repeated value is copied.
     """
     if len(results) == 1:
         return results[0][1]
@@ -391,12 +391,12 @@ def by_name(builder: Builder, results: Sequence[tuple[str, fx.Node]]) -> Any:
 def finish_network(
     path: Path, network: fx.GraphModule, shapes: Mapping[str, Shape], ends: Sequence[End], warnings: Sequence[str], own: Any = None
 ) -> fx.GraphModule:
-    """Build the network of a file, which describes its own inputs.
+    """Finish the network of a file, and let it describe its own inputs.
 
-    Its attribute `own_file` is an `OwnNetwork` where the file itself can be run as a reference.
+    Its attribute `own_file` is an `OwnNetwork` if the file itself can be run as a reference.
 
-    Its attribute `input_shape` is the shape of its input, batch first, or of several inputs a table of shapes by the names of its
-    forward's arguments; its attribute `warnings` are sentences for the user.
+    Its attribute `input_shape` is the shape of its input, batch first, or for several inputs a table of shapes by the names of its
+    forward's arguments; its attribute `warnings` holds sentences for the user.
     """
     (output,) = network.graph.find_nodes(op="output")
     need(any(node.op not in ("placeholder", "get_attr") for node in output.all_input_nodes), f"{path} computes nothing from its input")
@@ -407,7 +407,7 @@ def finish_network(
 
 
 def _copied_weights_warning(path: Path, network: fx.GraphModule) -> list[str]:
-    """Return a warning where operators share weights in the file and have copies here, if the copies add a tenth to the network."""
+    """Return a warning if operators share weights in the file and the copies here make up at least a tenth of the network."""
     weights = [parameter.detach().numpy() for parameter in network.parameters() if parameter.numel() >= _LARGE]
     sizes: dict[bytes, int] = {}
     copies = 0
@@ -436,7 +436,7 @@ def _input_warnings(path: Path, ends: Sequence[End]) -> list[str]:
 
 
 def _requested_shapes(path: Path, ends: Sequence[End], input_shapes: InputShapes | None) -> dict[str, Shape]:
-    """Return the requested shapes, by argument."""
+    """Return the requested shapes by argument."""
     if input_shapes is None:
         return {}
     if not isinstance(input_shapes, Mapping):
@@ -499,7 +499,7 @@ def _cut(name: str) -> str:
 
 
 def select_at(builder: Builder, x: fx.Node, sampled: list[np.ndarray], name: str) -> fx.Node:
-    """Return an image of these rows and columns of an image: where torch chooses them too, which rounds i · old / new down, by its function."""
+    """Return the given rows and columns of an image, by torch's nearest-neighbour function if it selects the same (it rounds i · old / new down)."""
     sizes = [(len(positions), old) for positions, old in zip(sampled, shape_of(x)[2:], strict=True)]
     if all((positions == np.arange(new) * old // new).all() for positions, (new, old) in zip(sampled, sizes, strict=True)):
         return builder.call(F.interpolate, x, size=[new for new, _ in sizes])
@@ -509,20 +509,20 @@ def select_at(builder: Builder, x: fx.Node, sampled: list[np.ndarray], name: str
     return x
 
 
-# Activations and layer norms that files write as several operators, found in the network while it is written.
+# Activations and layer norms that files write as several operators; found while the network is built.
 
-#: Relative error of a number that was written in half or single precision.
+#: Relative error of numbers that were written in half or single precision.
 _CLOSE = 1e-3
 
-#: A word is any operand, the same wherever it occurs; a number is about this one; a function is a call with such operands. A sum
-#: or a product may have its operands in either order, and a factor may be written in several.
+#: A string is any operand, equal wherever it occurs; a number matches approximately; a tuple is a call with such operands. Operands of
+#: sums and products may be in either order, and a factor may be written as several.
 Pattern = str | float | tuple[Any, ...]
 
 _SHIFTED: Pattern = (F.relu6, (operator.add, "x", 3))
 _CUBE: Pattern = (operator.mul, (operator.pow, "x", 3), 0.044715)
 
-#: Activations that are a tensor `x` times a gate of it: the number that both are multiplied by, the function, its options, and the gate. Both
-#: forms of GELU are those of Hendrycks and Gimpel, GELU, section 2.
+#: Activations x · gate(x): the number that multiplies both, the function, its options, and the gate. Both
+#: forms of GELU are from Hendrycks and Gimpel, GELU, section 2.
 _GATES: tuple[tuple[float, Callable[..., Any], dict[str, Any], Pattern], ...] = (
     (1, F.silu, {}, (torch.sigmoid, "x")),
     (1, F.hardswish, {}, (F.hardsigmoid, "x")),
@@ -538,12 +538,12 @@ _GATES: tuple[tuple[float, Callable[..., Any], dict[str, Any], Pattern], ...] = 
 
 _CENTRED: Pattern = (operator.sub, "x", (torch.mean, "x", "axes", "keep"))
 _VARIANCE: Pattern = (torch.mean, (operator.pow, _CENTRED, 2), "axes", "keep")
-#: (x − m) / √(v + eps) · weight with the mean m of x and v of (x − m)².
+#: (x − m) / √(v + eps) · weight with the mean m of x and the mean v of (x − m)².
 _NORMED: Pattern = (operator.mul, (operator.truediv, _CENTRED, (torch.sqrt, (operator.add, _VARIANCE, "eps"))), "weight")
 
 
 def combine(builder: Builder, function: Callable[..., Any], a: Any, b: Any) -> fx.Node:
-    """Return a function of two operands, at least one of them a node; an activation that ends with it is one call."""
+    """Add a function of two operands, at least one of them a node; if it completes an activation, call that activation instead."""
     if function in (operator.mul, operator.truediv):
         for activation, x, options in _activations(function, a, b):
             return builder.call(activation, x, **options)
@@ -551,7 +551,7 @@ def combine(builder: Builder, function: Callable[..., Any], a: Any, b: Any) -> f
 
 
 def layer_norm(builder: Builder, x: Any, bias: Any, name: str) -> fx.Node | None:
-    """Return the layer norm over the last axis that ends with the sum of a node and a stored tensor; None if it is none."""
+    """Return the layer norm over the last axis whose last step adds the stored `bias` to `x`; None if there is none."""
     found = _match(_NORMED, x, {}) if isinstance(bias, np.ndarray) else None
     weight = None if found is None else builder.value(found["weight"])
     if found is None or weight is None or not _is_number(found["eps"]):
@@ -564,7 +564,7 @@ def layer_norm(builder: Builder, x: Any, bias: Any, name: str) -> fx.Node | None
 
 
 def _activations(function: Any, a: Any, b: Any) -> Iterator[tuple[Callable[..., Any], fx.Node, dict[str, Any]]]:
-    """Yield the activation that a product or quotient is, with its input and its options."""
+    """Yield the activation that equals a product or quotient, with its input and its options."""
     factor, core = _factor_of(function, a, b)
     if core is not None and _near(factor, 1 / 6) and (found := _match(_SHIFTED, core, {})):
         yield F.hardsigmoid, found["x"], {}
@@ -580,7 +580,7 @@ def _activations(function: Any, a: Any, b: Any) -> Iterator[tuple[Callable[..., 
 
 
 def _match(pattern: Pattern, value: Any, found: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the operands of a pattern by their words, with those that are known; None where the value is not of this form."""
+    """Match a value with a pattern; return the operands by their strings, including the known ones, or None if it does not match."""
     if isinstance(pattern, str):
         named = {pattern: value, **found}
         return named if named[pattern] == value else None
@@ -601,7 +601,7 @@ def _match(pattern: Pattern, value: Any, found: Mapping[str, Any]) -> dict[str, 
 
 
 def _factor_of(function: Any, a: Any, b: Any) -> tuple[float, fx.Node | None]:
-    """Return the number and the node that a product or quotient is the product of; 1 and None where both are nodes."""
+    """Split a product or quotient into a number and a node; 1 and None if both operands are nodes."""
     if function is operator.mul and _is_number(a):
         a, b = b, a
     if not _is_number(b) or not isinstance(a, fx.Node) or (function is operator.truediv and not b):
@@ -611,14 +611,14 @@ def _factor_of(function: Any, a: Any, b: Any) -> tuple[float, fx.Node | None]:
 
 
 def _scaled_node(x: Any) -> tuple[float, Any]:
-    """Return the number and the node that a node is the product of."""
+    """Split a node into a number and the node that it multiplies; 1 and the node itself if there is none."""
     pair = _arguments(x, operator.mul, operator.truediv)
     factor, core = _factor_of(x.target, *pair) if len(pair) == 2 else (1.0, None)
     return (1.0, x) if core is None else (factor, core)
 
 
 def _arguments(x: Any, *functions: Any) -> tuple[Any, ...]:
-    """Return the inputs of a call of one of these functions; nothing for anything else."""
+    """Return the inputs of a call of one of these functions; an empty tuple for any other node."""
     return tuple(x.args) if isinstance(x, fx.Node) and x.op == "call_function" and x.target in functions else ()
 
 

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
     from scheduler.bundle.preprocessing import Preprocessing
 
-#: Entry points of families of other packages.
+#: Entry-point group for families of other packages.
 GROUP = "nn_stretch.families"
 
-#: Families of this package, by the names that their classes are registered under: their file, and the prefix of their names.
-#: A name is looked for in this order, those that take long to import last.
+#: Families of this package by their registered names, each with its file and the prefix of its models' names.
+#: A name is looked up in this order; files that take long to import come last.
 BUILT_IN = {
     **dict.fromkeys(("tiny", "cifar"), ("tiny", "")),
     **dict.fromkeys(("torchvision", "segmentation", "detection"), ("torchvision", "")),
@@ -34,34 +34,34 @@ class Family(Protocol):
     """Models that are built in the same way.
 
     A family is a class without constructor arguments, registered by
-    ``@families.register("<name>")``. Its models are called by their names
-    alone if `prefix` is empty, else ``<prefix>NAME``.
+    ``@families.register("<name>")``. The names of its models stand
+    alone if `prefix` is empty; otherwise they are ``<prefix>NAME``.
     """
 
     prefix: ClassVar[str]
 
     def names(self) -> list[str]:
-        """Return the names of its models, without the prefix."""
+        """Return the names of the family's models, without the prefix."""
         ...
 
     def build(self, name: str) -> "nn.Module":
-        """Return one model with freshly initialised weights, drawn from torch's global generator."""
+        """Build one model with freshly initialised weights, drawn from torch's global generator."""
         ...
 
     def input_shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of the model's usual input, batch 1 first."""
+        """Return the shape of the model's default input, batch 1 first."""
         ...
 
     def preprocessing(self, name: str) -> "Preprocessing":
-        """Return the preprocessing of a picture before the model reads it.
+        """Return the preprocessing of pictures for a model.
 
-        A family may leave this method out; then what the module states counts,
-        in an attribute ``preprocessing`` or as timm's do, and ImageNet's else.
+        A family may leave this method out; the default is then the module's own statement,
+        as an attribute ``preprocessing`` or in timm's form, or else ImageNet's preprocessing.
         """
         ...
 
     def default_weights(self, name: str) -> "tuple[dict[str, Tensor], str] | None":
-        """Return the trained weights and which ones they are, or None if there are none."""
+        """Return the trained weights and their name, or None if there are none."""
         ...
 
     def checked(self) -> frozenset[str]:
@@ -73,15 +73,15 @@ families: Registry[type[Family]] = Registry("model family")
 
 
 def each_family(only: str | None = None) -> Iterator[tuple[str, Family]]:
-    """Name and family, each imported when it is its turn; those of other packages come last.
+    """Yield name and family, each imported only when it is reached; families of other packages come last.
 
-    Other packages offer theirs by the entry point ``nn_stretch.families``.
+    Other packages register families by the entry point ``nn_stretch.families``.
 
     Args:
-        only: A model's name; families of this package whose names are never written so are left out. None for all.
+        only: A model's name; families of this package that cannot contain it are left out. None for all families.
     """
     for name, (file, prefix) in BUILT_IN.items():
-        # a name without a prefix has no colon
+        # a name in a family without a prefix has no colon
         if only is None or (only.startswith(prefix) if prefix else ":" not in only):
             importlib.import_module(f"stretch.network.models.{file}")
             yield name, families.get(name)()
@@ -97,7 +97,7 @@ def each_family(only: str | None = None) -> Iterator[tuple[str, Family]]:
 
 
 def model_names(pattern: str = "*") -> list[tuple[str, str]]:
-    """Name and family of the models whose name matches a wildcard pattern, sorted by name."""
+    """Return name and family of the models whose name matches a wildcard pattern, sorted by name."""
     result = [(prefix + name, key) for key, family in each_family() for prefix, names in [_names(key, family)] for name in names]
     return sorted((name, key) for name, key in result if fnmatchcase(name, pattern))
 
@@ -112,7 +112,7 @@ def find_family(name: str) -> tuple[Family, str] | None:
 
 
 def _names(key: str, family: Family) -> tuple[str, list[str]]:
-    """Return the prefix and names of a family; none, with a warning, of one from another package that cannot give them."""
+    """Return the prefix and names of a family; if a family of another package fails, warn and return none."""
     try:
         return family.prefix, list(family.names())
     except Exception as error:
@@ -134,18 +134,18 @@ def _warn(key: str, error: Exception) -> None:
 #: The small networks of `stretch.network.models.tiny`.
 TINY = ("tiny_bottleneck", "tiny_efficientnet", "tiny_mobilenet", "tiny_regnet", "tiny_resnet", "tiny_vgg")
 
-#: Layers and data sets of the networks of `stretch.network.models.tiny`.
+#: Numbers of layers and data sets of the networks of `stretch.network.models.tiny`.
 CIFAR_DEPTHS = (20, 32, 44, 56, 110)
 CIFAR_CLASSES = {"cifar10": 10, "cifar100": 100}
 
-#: How torchvision and timm mark a function that builds a model.
+#: Decorated functions by which torchvision and timm register the builders of models.
 _REGISTERED = re.compile(r"^@register_model\b.*\n(?:@.*\n|[ )].*\n)*def (\w+)\(", re.MULTILINE)
 
 
 def quick_names(start: str = "") -> list[str]:
-    """Return the names of this package's and torchvision's models, and of timm's where its prefix is asked for.
+    """Return the names of this package's and torchvision's models, and of timm's if `start` has its prefix.
 
-    Those of the last two are read from their source, which takes milliseconds where importing takes seconds.
+    The names of torchvision and timm are read from their source: that takes milliseconds, importing takes seconds.
     """
     prefix = "timm:"
     names = [*TINY, *(f"resnet{depth}_{data}" for depth in CIFAR_DEPTHS for data in CIFAR_CLASSES), *_registered_models("torchvision")]
@@ -154,7 +154,7 @@ def quick_names(start: str = "") -> list[str]:
 
 
 def _registered_models(package: str) -> list[str]:
-    """Return the functions that a package's files mark as builders of models."""
+    """Return the names of the functions that a package's files register as builders of models."""
     spec = importlib.util.find_spec(package)
     folders = [Path(location) / "models" for location in (spec.submodule_search_locations or [])] if spec else []
     files = [file for folder in folders for file in folder.glob("*.py")]

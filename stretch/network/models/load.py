@@ -1,4 +1,4 @@
-"""A model by name, with weights whose origin is known, and its preprocessing of pictures."""
+"""Load a model by name, with weights of known origin, and its preprocessing of pictures."""
 
 import ast
 import importlib
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 USUAL_INPUT = (1, 3, 224, 224)
 
-#: Files that are models, by how their names end: ONNX of any exporter, archives of torch.export, TFLite of any converter.
+#: Suffixes of model files: ONNX of any exporter, archives of torch.export, TFLite of any converter.
 FILES = (".onnx", ".pt2", ".tflite")
 
 
@@ -35,12 +35,12 @@ FILES = (".onnx", ".pt2", ".tflite")
 class LoadedModel:
     """A network ready to be captured."""
 
-    module: "nn.Module"  # In evaluation mode.
-    name: str  # As it was asked for.
-    input_shape: "InputShapes"  # Of its usual input, batch 1 first; of several inputs a shape each, by name or in order.
-    weights_source: str  # ``default`` (trained), ``random``, ``file``, or ``given`` (whatever a factory returned).
-    weights_detail: str = ""  # Which weights, or why they are random.
-    preprocessing: Preprocessing = IMAGENET  # Preparation of a picture before the model reads it.
+    module: "nn.Module"  # Network in evaluation mode.
+    name: str  # Name as the user gave it.
+    input_shape: "InputShapes"  # Default input shape, batch 1 first; for several inputs one shape each, by name or in order.
+    weights_source: str  # ``default`` (trained), ``random``, ``file``, or ``given`` (as a factory returned them).
+    weights_detail: str = ""  # Name of the weights, or why they are random.
+    preprocessing: Preprocessing = IMAGENET  # Preprocessing of a picture for the model.
     warnings: list[str] = field(default_factory=list)  # Sentences for the user.
 
 
@@ -54,20 +54,20 @@ def load_model(
     fit_statistics: bool = True,
 ) -> LoadedModel:
     """Build a model and give it weights.
-
+Build a model and give it weights.
     Args:
         name: A name of `model_names`, ``package.module:factory`` of an
             installed package, ``file.py:factory``, or a file of `FILES`.
-        weights: ``default`` (trained ones where they can be had, else random
+        weights: ``default`` (trained ones if available, else random
             ones with a warning; a factory's own), ``none`` (random), or a
             .safetensors or .pth file.
-        trust_code: Whether what ``file.py:factory`` or a ``.pt2`` archive says may be executed.
-        input_shape: Of the inputs of a file, batch first, which may leave them open, or of what a factory makes; its own if None.
-        fit_statistics: Whether random weights of a named network get statistics that fit them, by one inference; predictions need none.
+        trust_code: Whether the code in ``file.py:factory`` or a ``.pt2`` archive may be executed.
+        input_shape: Input shapes for a file or a factory's module, batch first, which a file may leave open; their own if None.
+        fit_statistics: Whether random weights of a named network get fitting statistics, by one inference; predictions do not need them.
 
     Raises:
-        UnknownNameError: If nothing is called so.
-        UsageError: If a file of code is named without trust, or without a function in it.
+        UnknownNameError: If there is no model with this name.
+        UsageError: If a file of code is named without `trust_code`, or without a function.
         MissingBackendError: If torch is not installed.
         StretchError: If a factory fails or the weights do not fit.
     """
@@ -102,10 +102,10 @@ def load_model(
 
 
 def names_code(name: str) -> bool:
-    """Return whether a model's name is ``file.py:factory``, ``package.module:factory`` or a ``.pt2`` archive: code that would be executed."""
+    """Return whether a model's name would execute code: ``file.py:factory``, ``package.module:factory`` or a ``.pt2`` archive."""
     if name.endswith(FILES):
         return name.endswith(".pt2")
-    # families may have a colon in their prefix, as timm has
+    # prefixes of families may have a colon, such as timm's
     return ":" in name and find_family(name) is None and not name.startswith("timm:")
 
 
@@ -116,7 +116,7 @@ def is_file(name: str) -> bool:
 
 def _from_family(name: str, family: Any, current: str, weights: str, generator: "torch.Generator | None") -> LoadedModel:
     module = family.build(current).eval()
-    # families of other packages may leave it to their modules
+    # families of other packages may leave the preprocessing to their modules
     value = getattr(family, "preprocessing", None)
     read = stated_preprocessing(module, name) if value is None else value(current)
     loaded = LoadedModel(module, name, family.input_shape(current), "random", "asked for", read, list(getattr(module, "warnings", [])))
@@ -155,7 +155,7 @@ def _from_factory(
 def _from_module(
     name: str, module: "nn.Module", weights: str, generator: "torch.Generator | None", detail: str, shape: "InputShapes | None" = None
 ) -> LoadedModel:
-    """Return a module that came with weights of its own; its usual input is its own statement if no shape is given."""
+    """Load a module that came with its own weights; without `shape`, its input shape is its own statement."""
     shape, read = _input_shape(module) if shape is None else shape, stated_preprocessing(module, name)
     if weights == "default":
         return LoadedModel(module, name, shape, "given", detail, read, list(getattr(module, "warnings", [])))
@@ -168,7 +168,7 @@ def _from_module(
 
 
 def _with_weights(loaded: LoadedModel, weights: str, generator: "torch.Generator | None") -> LoadedModel:
-    """Return a model with the weights of a file, or with random ones that fit each other where there is a generator."""
+    """Load weights from a file, or fit the statistics of random ones if there is a generator."""
     from stretch.network.models.weights import read_weights, settle
 
     if weights in ("default", "none"):
@@ -183,13 +183,13 @@ def _with_weights(loaded: LoadedModel, weights: str, generator: "torch.Generator
     return replace(loaded, weights_source="file", weights_detail=str(path))
 
 
-#: Modules in the folders of files whose code was executed, with their folders.
+#: Modules that code from files imported from its own folder, by name, with their folders.
 _NEIGHBOUR_MODULES: dict[str, str] = {}
 
 
 @contextmanager
 def _with_neighbours(file: Path) -> Iterator[None]:
-    """Let code import the modules in its file's folder; those of another folder, which may have the same names, are forgotten."""
+    """Let code import modules from its file's folder; forget modules of other folders, which may have the same names."""
     folder, path = str(file.resolve().parent), list(sys.path)
     for name in [name for name, home in _NEIGHBOUR_MODULES.items() if home != folder]:
         sys.modules.pop(name, None)
@@ -209,7 +209,7 @@ def _with_neighbours(file: Path) -> Iterator[None]:
 
 
 def _factory(name: str, trust_code: bool) -> Callable[[], Any]:
-    """Return the callable that ``module:factory`` or ``file.py:factory`` names."""
+    """Return the callable in ``module:factory`` or ``file.py:factory``."""
     module_name, _, attribute = name.rpartition(":")
     if module_name.endswith(".py"):
         if not trust_code:
@@ -225,7 +225,7 @@ def _factory(name: str, trust_code: bool) -> Callable[[], Any]:
 
 
 def _without_factory(name: str) -> StretchError:
-    """Return the message for a file of code without the expected function; it is read, not run."""
+    """Return the error for a file of code that is given without a function; the file is parsed, not run."""
     path = Path(name)
     if not path.is_file():
         return StretchError(f"there is no file {path}", "give the path of your file as file.py:FUNCTION")
@@ -254,7 +254,7 @@ def _execute(path: Path) -> Any:
     if spec is None or spec.loader is None:
         raise StretchError(f"{path} cannot be imported")
     module = importlib.util.module_from_spec(spec)
-    # dataclasses look their module up there
+    # dataclasses look up their module in this table
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
@@ -264,7 +264,7 @@ def _execute(path: Path) -> Any:
 
 
 def _import(module_name: str, name: str) -> Any:
-    """Return an installed module; the current folder is not searched."""
+    """Import an installed module; the current folder is not searched."""
     if not all(part.isidentifier() for part in module_name.split(".")):
         raise UnknownNameError(f"unknown model `{name}`", "`stretch list models` lists the names; a factory is package.module:factory")
     path = list(sys.path)
@@ -282,7 +282,7 @@ def _import(module_name: str, name: str) -> Any:
 
 
 def _input_shape(module: Any) -> "InputShapes":
-    """Return a module's own statement of its inputs (``input_shape``, or timm's configuration), else the usual one."""
+    """Return a module's own statement of its inputs (``input_shape``, or timm's configuration), or the default shape."""
     stated = getattr(module, "input_shape", None)
     if isinstance(stated, Mapping) and stated and all(map(_is_shape, stated.values())):
         return {str(name): tuple(shape) for name, shape in stated.items()}
@@ -300,7 +300,7 @@ def _is_shape(stated: Any) -> bool:
 
 
 def _load_exactly(module: "nn.Module", name: str, tensors: "dict[str, torch.Tensor]", origin: str) -> None:
-    """Load tensors that must be exactly the module's own."""
+    """Load tensors whose names and shapes must equal the module's own."""
     state_dict = module.state_dict()
     needed = {key for key in state_dict if not key.endswith("num_batches_tracked")}
     for key in sorted(needed - tensors.keys()):
@@ -315,14 +315,14 @@ def _load_exactly(module: "nn.Module", name: str, tensors: "dict[str, torch.Tens
     module.load_state_dict(tensors, strict=False)
 
 
-# A model's statement of the pictures it reads.
+# A model's own statement of its preprocessing.
 
 
 def stated_preprocessing(module: Any, name: str) -> Preprocessing:
-    """Return the preprocessing in a module's attribute ``preprocessing``, or as timm's do; ImageNet's otherwise.
+    """Return the preprocessing in a module's attribute ``preprocessing`` or in timm's configuration; ImageNet's by default.
 
     Args:
-        module: A model; ``preprocessing`` is a `Preprocessing`, or a table of its values.
+        module: A model; its ``preprocessing`` is a `Preprocessing` or a table of the same fields.
     """
     stated = getattr(module, "preprocessing", None)
     if stated is None:
