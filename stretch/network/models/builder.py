@@ -180,7 +180,7 @@ View = TypeVar("View")
 class Site(Generic[View]):
     """One operator of a file as its rule sees it."""
 
-    inputs: Sequence[View | np.ndarray | None]  # Inputs in the file's order: tensors of the network, stored arrays, or None for one that is left out.
+    inputs: Sequence[View | np.ndarray | None]  # Inputs in the file's order: tensors of the network, stored arrays, or None if left out.
     op: str  # Name of the operator's type.
     name: str  # Name of this operator, or of its output.
     attrs: Mapping[str, Any]  # Attributes of the operator; texts are strings.
@@ -499,7 +499,7 @@ def _cut(name: str) -> str:
 
 
 def select_at(builder: Builder, x: fx.Node, sampled: list[np.ndarray], name: str) -> fx.Node:
-    """Return the given rows and columns of an image, by torch's nearest-neighbour function if it selects the same (it rounds i · old / new down)."""
+    """Return the given rows and columns of an image, by torch's nearest-neighbour function if it selects the same ones."""
     sizes = [(len(positions), old) for positions, old in zip(sampled, shape_of(x)[2:], strict=True)]
     if all((positions == np.arange(new) * old // new).all() for positions, (new, old) in zip(sampled, sizes, strict=True)):
         return builder.call(F.interpolate, x, size=[new for new, _ in sizes])

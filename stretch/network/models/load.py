@@ -54,7 +54,7 @@ def load_model(
     fit_statistics: bool = True,
 ) -> LoadedModel:
     """Build a model and give it weights.
-Build a model and give it weights.
+
     Args:
         name: A name of `model_names`, ``package.module:factory`` of an
             installed package, ``file.py:factory``, or a file of `FILES`.
@@ -63,7 +63,7 @@ Build a model and give it weights.
             .safetensors or .pth file.
         trust_code: Whether the code in ``file.py:factory`` or a ``.pt2`` archive may be executed.
         input_shape: Input shapes for a file or a factory's module, batch first, which a file may leave open; their own if None.
-        fit_statistics: Whether random weights of a named network get fitting statistics, by one inference; predictions do not need them.
+        fit_statistics: Whether random weights of a named network get fitting statistics by one inference; predictions need none.
 
     Raises:
         UnknownNameError: If there is no model with this name.

@@ -20,18 +20,18 @@ from stretch.network.capture.inputs import InputShapes
 from stretch.network.capture.results import walk_leaves
 from stretch.network.models.builder import BATCH_NORMS, End, OwnNetwork, Size, finish_network, named_ends, resolve_input_shapes
 
-#: Types of half precision, which is computed in single.
+#: Half-precision types; they are computed in single precision.
 HALF = (torch.float16, torch.bfloat16)
 
-#: Arguments of calls that are true while a network is trained.
+#: Arguments of calls that are true during training.
 _TRAINING = ("train", "training")
 
 
 def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.GraphModule:
-    """Return the network in an archive that `torch.export.save` wrote, in evaluation mode and single precision.
+    """Load the network from an archive of `torch.export.save`, in evaluation mode and single precision.
 
-    `torch.export.load` can execute code of a file, so the caller has to trust it. Layers keep the names of their
-    weights; of several outputs it returns what the module returned. The module states its inputs:
+    `torch.export.load` can execute code in a file, so the caller has to trust the file. Layers keep the names of their
+    weights, and results keep the module's structure. The module describes its inputs:
     `stretch.network.models.builder.finish_network`.
     """
     path = Path(path)
@@ -44,7 +44,7 @@ def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.
         warnings.simplefilter("ignore")
         network = program.module(check_guards=False)
     graph = network.graph
-    # in the same order; a name that is Python's own, such as `input`, has become another
+    # both lists are in the same order; the export renames arguments that are names in Python, such as `input`
     originals = dict(zip(graph.find_nodes(op="placeholder"), inputs, strict=True))
     arguments = {end.name: end.argument for end in ends}
     for node in list(graph.nodes):
@@ -71,12 +71,12 @@ def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.
 
 @dataclass(frozen=True)
 class _Archive(OwnNetwork):
-    """Facts of an archive."""
+    """Facts about an archive."""
 
-    numbers: Sequence[Any] = ()  # Its arguments that are no tensors, None where one is.
+    numbers: Sequence[Any] = ()  # Arguments that are not tensors; None in place of a tensor.
 
     def open(self, path: Path) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-        """Return the network of the archive as torch has it: outputs by keys, of inputs by the forward's arguments."""
+        """Load the archive's network in torch; return a function from inputs by the forward's arguments to outputs by keys."""
         program = _load_program(path)
         module, spec = program.module(check_guards=False), program.call_spec.in_spec
 
@@ -91,12 +91,12 @@ class _Archive(OwnNetwork):
 
 
 class _Reason(logging.Filter):
-    """Keeps why torch could not read a file, which it logs instead of raising it."""
+    """Keeps the reason why torch could not read a file; torch logs it instead of raising it."""
 
     error: BaseException | None = None
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Keep the exception of a record, and do not print it."""
+        """Keep the exception of a record, and suppress its output."""
         self.error = self.error or (record.exc_info[1] if record.exc_info else None)
         return False
 
@@ -109,7 +109,7 @@ def _load_program(path: Path) -> torch.export.ExportedProgram:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return torch.export.load(path)
-    # torch raises whatever its own reading of a damaged or foreign file runs into
+    # torch raises any exception that reading a damaged or foreign file causes
     except Exception as error:
         raise StretchError(
             f"torch.export.load cannot read {path}: {first_line(reason.error or error)[:160]}",
@@ -120,7 +120,7 @@ def _load_program(path: Path) -> torch.export.ExportedProgram:
 
 
 def _input_end(node: fx.Node) -> End:
-    """Return the archive's statement of an input; an open batch is 1, and other open sizes are those of the export."""
+    """Return the archive's statement about an input; an open batch is 1, and other open sizes are those of the export."""
     value = node.meta["val"]
     sizes = []
     for axis, size in enumerate(value.shape):
@@ -130,14 +130,14 @@ def _input_end(node: fx.Node) -> End:
             expression = size.node.expr
             sizes.append(Size(1 if axis == 0 else int(size.node.hint or 0), str(expression) if expression.is_Symbol else ""))
     readers = [reader for reader in node.users if "._assert" not in str(reader.target)]
-    # whether all of them make reals of it
+    # whether all readers convert the input to reals
     casts = [str(reader.target).startswith(("aten.to.", "aten._to_copy.")) for reader in readers]
     cast = bool(readers) and all(casts) and all(reader.meta["val"].dtype in (torch.float32, *HALF) for reader in readers)
     return End(node.name, sizes, str(value.dtype).removeprefix("torch."), cast)
 
 
 def _evaluate(node: fx.Node) -> None:
-    """Make a call that of a network in evaluation mode and single precision."""
+    """Change a call to evaluation mode and single precision."""
     schema = getattr(node.target, "_schema", None)
     names = [argument.name for argument in schema.arguments] if schema is not None else []
     node.args = tuple(False if name in _TRAINING else value for name, value in zip(names, node.args, strict=False)) if names else node.args
@@ -145,7 +145,7 @@ def _evaluate(node: fx.Node) -> None:
 
 
 def _as_layer(network: fx.GraphModule, node: fx.Node) -> None:
-    """Put the layer that holds the weights of a call in its place: others look for layers to replace, reset or settle."""
+    """Replace a call by the layer that holds its weights, so that other code finds layers to replace, reset or settle."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return
@@ -171,7 +171,7 @@ def _as_layer(network: fx.GraphModule, node: fx.Node) -> None:
 
 
 def _layer(name: str, values: dict[str, Any], weight: torch.Tensor) -> nn.Module | None:
-    """Return a layer of torch that computes a call, with weights of its own still; None where there is none."""
+    """Build the torch layer that computes a call, with uninitialised weights; None if torch has no such layer."""
     bias = values.get("bias") is not None
     if name.startswith("conv") and name[-1] == "d":
         options = {key: values[key] for key in ("stride", "padding", "output_padding", "dilation", "groups") if key in values}

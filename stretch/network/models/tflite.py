@@ -1,6 +1,6 @@
-"""TFLite files of any converter as torch modules: `read_module` gives one that computes what the file does.
+"""Load TFLite files of any converter as torch modules that compute the same.
 
-Operators are those of ONNX that compute the same, once axes are in their order, and those that ONNX has not.
+Operators are translated to ONNX operators that compute the same once the axes are in ONNX's order, or to torch if ONNX has none.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,10 +46,10 @@ from stretch.network.models.onnx.computing import linear
 from stretch.network.models.onnx.network import RULES as ONNX
 from stretch.network.models.onnx.network import Attributes, OnnxSite
 
-#: Version of ONNX's operators that rules call.
+#: Version of the ONNX operators that rules call.
 _OPSET = 22
 
-#: Settings that tensors imply as well: their types, how many there are, and their shapes.
+#: Settings that the tensors imply as well: their types, their number and their shapes.
 HARMLESS = (
     *("in_data_type", "out_data_type", "output_type", "values_count", "num", "num_splits", "depth_multiplier", "new_shape"),
     "keep_num_dims",
@@ -58,67 +58,67 @@ HARMLESS = (
 
 @dataclass(frozen=True)
 class TfliteView:
-    """A tensor of the running network."""
+    """A tensor of the network."""
 
-    node: fx.Node  # Node that gives it.
+    node: fx.Node  # Node that computes the tensor.
     #: Order of the elements: ``file`` for the file's own; ``image`` for N×C×H×W instead of the file's N×H×W×C; ``row`` for N×CHW
-    #: instead of N×HWC, of a flattened image.
+    #: instead of N×HWC, for a flattened image.
     form: str = "file"
-    size: tuple[int, ...] = ()  # Height, width and channels of that image.
+    size: tuple[int, ...] = ()  # Height, width and channels of the flattened image.
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The tensor's shape in the file."""
+        """Shape of the tensor in the file."""
         return permute_shape(shape_of(self.node), TO_LAST if self.form == "image" else ())
 
     def like(self, node: fx.Node) -> "TfliteView":
-        """Return the another tensor in the same order."""
+        """Return another tensor in the same order of elements."""
         return TfliteView(node, self.form, self.size)
 
 
-#: Input of an operator: a tensor of the running network, a stored one, or nothing.
+#: Input of an operator: a tensor of the network, a stored array, or None if it is left out.
 Value = TfliteView | np.ndarray | None
 
 
 @dataclass(frozen=True)
 class TfliteSite(Site[TfliteView]):
-    """One operator, as its rule sees it; settings that are left out are zero."""
+    """One operator as its rule sees it; missing settings are zero."""
 
     kinds: Sequence[str] = field(default_factory=list)  # Element types of its outputs, by numpy's names.
 
     def view(self, i: int) -> TfliteView:
-        """Return the input `i` as a tensor of the network, a stored one among its parameters."""
+        """Return input `i` as a tensor of the network; a stored one becomes a parameter."""
         if (value := self.value(i)) is None:
             raise StretchError(f"it has no input {i}")
         return value if isinstance(value, TfliteView) else TfliteView(self.add_tensor(value, i))
 
     def shape(self, i: int = 0) -> tuple[int, ...]:
-        """Of an input, in the file."""
+        """Return the shape of an input in the file."""
         value = self.value(i)
         return tuple(value.shape) if isinstance(value, np.ndarray) else self.view(i).shape
 
     def in_file_order(self, i: int = 0) -> fx.Node:
-        """Return the input `i` with its axes as in the file."""
+        """Return input `i` with its axes as in the file."""
         return in_file_order(self.builder, self.view(i))
 
     def image(self, i: int = 0) -> fx.Node:
-        """Return the input `i`, N×H×W×C in the file, as N×C×H×W."""
+        """Return input `i`, which is N×H×W×C in the file, as N×C×H×W."""
         need(len(self.shape(i)) == 4, f"it reads a tensor of shape {list(self.shape(i))}, which is no image")
         value = _as_image(self, i)
         return value if isinstance(value, fx.Node) else self.add_tensor(value, i)
 
     def onnx(self, op: str, inputs: Sequence[fx.Node | np.ndarray | None], results: int = 1, **attrs: Any) -> Any:
-        """Return the result of an ONNX operator for these."""
+        """Apply an ONNX operator to these inputs, and return its result."""
         return ONNX[op](OnnxSite(inputs, op, self.name, attrs, results, self.builder, _OPSET))
 
     def operands(self, values: Sequence[fx.Node | np.ndarray]) -> list[Any]:
-        """Return the operands as functions of torch combine them: a single stored number is a number."""
+        """Return values as operands of a torch function; a single stored number becomes a number."""
         arrays = {i: value for i, value in enumerate(values) if isinstance(value, np.ndarray)}
         stored = {i: x.item() if x.size == 1 else self.add_tensor(x, i) for i, x in arrays.items()}
         return [stored.get(i, value) for i, value in enumerate(values)]
 
     def apply_activation(self, node: fx.Node) -> fx.Node:
-        """Apply the activation that is part of the operator to a result."""
+        """Apply the operator's fused activation to a result."""
         number = self.integer("fused_activation_function")
         if not number:
             return node
@@ -143,16 +143,16 @@ def in_file_order(builder: Builder, view: TfliteView) -> fx.Node:
 
 
 def flatten_image(builder: Builder, image: fx.Node) -> TfliteView:
-    """Return an image as one row, in the order that torch's networks have."""
+    """Flatten an image to one row, in the order of torch's networks."""
     channels, height, width = shape_of(image)[1:]
     row = builder.call(torch.flatten, image, 1)
     return TfliteView(row) if height * width == 1 or channels == 1 else TfliteView(row, "row", (height, width, channels))
 
 
 def align_operands(site: TfliteSite, operands: Sequence[int]) -> tuple[list[Any], TfliteView]:
-    """Return the inputs all in one order of axes, stored ones as arrays, and a tensor whose order the result has.
+    """Return all inputs in one order of axes, stored ones as arrays, and a tensor with the order of the result.
 
-    Where one is an image all are, and axes that some lack stand before the others.
+    If one input is an image, all become images; missing axes are added at the front.
     """
     values = [site.value(i) for i in operands]
     view = [value for value in values if isinstance(value, TfliteView)]
@@ -170,7 +170,7 @@ def align_operands(site: TfliteSite, operands: Sequence[int]) -> tuple[list[Any]
 
 
 def _as_image(site: TfliteSite, i: int) -> Any:
-    """Return an input with four axes, of which the channels are the second."""
+    """Return an input with four axes, with the channels second."""
     value, shape = site.value(i), site.shape(i)
     padded = (1,) * (4 - len(shape)) + shape
     if isinstance(value, np.ndarray):
@@ -181,17 +181,17 @@ def _as_image(site: TfliteSite, i: int) -> Any:
     return permute_axes(site.builder, x if padded == shape else site.call(torch.reshape, x, padded), TO_FIRST)
 
 
-#: Writes what an operator computes, and gives its results.
+#: Function that builds the computation of an operator and returns its results.
 Rule = Callable[[TfliteSite], TfliteView | list[TfliteView]]
 
 #: Rules by the name of the operator.
 RULES: RuleTable[Rule] = RuleTable()
 
-#: Decorator for the rule of operators of these names.
+#: Decorator that registers the rule for operators with these names.
 rule = RULES.add
 
 
-#: Operators on single elements that are one of ONNX: those whose names differ in more than how they are written, and the others.
+#: Elementwise operators that are one ONNX operator: first those with different names, then those that differ only in spelling.
 _ELEMENTWISE = {
     "ADD_N": "Sum",
     "GREATER_EQUAL": "GreaterOrEqual",
@@ -213,7 +213,7 @@ _ELEMENTWISE = {
 
 _TYPES = {("float32" if name == "float" else name): number for number, name in TYPE_NAMES.items()}
 
-#: ONNX's attributes for operators that have settings; half precision is computed in single.
+#: ONNX attributes for operators that have settings; half precision is computed in single precision.
 _ATTRIBUTES: dict[str, Callable[[TfliteSite], dict[str, Any]]] = {
     "CAST": lambda site: {"to": require(_TYPES.get(site.kinds[0]), f"it casts to {site.kinds[0]}")},
     "GELU": lambda site: {"approximate": "tanh" if site.flag("approximate") else "none"},
@@ -223,7 +223,7 @@ _ATTRIBUTES: dict[str, Callable[[TfliteSite], dict[str, Any]]] = {
     "RELU_N1_TO_1": lambda site: {"min": -1.0, "max": 1.0},
 }
 
-#: Operators on single elements that are a function of torch.
+#: Elementwise operators that are one function of torch.
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "FLOOR_DIV": floordiv,
     "NOT_EQUAL": torch.ne,
@@ -251,7 +251,7 @@ RULES.update({code: partial(_call_function, function) for code, function in _FUN
 
 @rule("MAXIMUM", "MINIMUM")
 def _limit(site: TfliteSite) -> TfliteView:
-    """Of two tensors, or a bound; two bounds are one clipping."""
+    """Translate TFLite MAXIMUM and MINIMUM: of two tensors, or with a bound; two successive bounds become one clipping."""
     values, order = align_operands(site, (0, 1))
     a, b = site.operands(values)
     if isinstance(a, int | float):
@@ -274,7 +274,7 @@ def _axes(site: TfliteSite) -> list[int]:
 
 
 def _reduction(op: str, site: TfliteSite) -> TfliteView:
-    """Return the over some axes of the file; an image stays one if no axis of it goes, and its mean over all pixels is what torch calls a pool."""
+    """Translate a TFLite reduction; an image that keeps its axes stays an image, and a mean over all pixels becomes a pool."""
     axes, keep, view = _axes(site), site.flag("keep_dims"), site.view(0)
     if not axes:
         return view
@@ -302,7 +302,7 @@ def _cum_sum(site: TfliteSite) -> TfliteView:
 
 
 def _along_last_axis(op: str, site: TfliteSite) -> TfliteView:
-    """Return a function along the last axis, after a multiplication by a number."""
+    """Translate a TFLite function along the last axis; SOFTMAX multiplies its input by `beta` first."""
     order = _in_known_order(site)
     factor = site.real("beta") if site.op == "SOFTMAX" else 1.0
     x = order.node if factor == 1 else site.call(torch.mul, order.node, factor)
@@ -315,7 +315,7 @@ for _code, _op in (("SOFTMAX", "Softmax"), ("LOG_SOFTMAX", "LogSoftmax"), ("L2_N
 
 @rule("LOCAL_RESPONSE_NORMALIZATION")
 def _local_response(site: TfliteSite) -> TfliteView:
-    """Return the sum of squares is not divided by their number, as torch does."""
+    """Translate TFLite LOCAL_RESPONSE_NORMALIZATION; torch divides the sum of squares by their number, TFLite does not."""
     size = 2 * site.integer("radius") + 1
     alpha, beta, bias = (site.real(name) for name in ("alpha", "beta", "bias"))
     return TfliteView(site.onnx("LRN", [site.image()], size=size, alpha=alpha * size, beta=beta, bias=bias), "image")
@@ -323,7 +323,7 @@ def _local_response(site: TfliteSite) -> TfliteView:
 
 @rule("FULLY_CONNECTED")
 def _fully_connected(site: TfliteSite) -> TfliteView:
-    """Return a matrix on the last axis, or on rows as long as it reads; columns are put into the order of a flattened image."""
+    """Translate TFLite FULLY_CONNECTED: a matrix on the last axis or on rows; a flattened image reorders the matrix's columns."""
     need(not site.integer("weights_format"), "its weights are shuffled for one runtime")
     bias = site.optional_stored(2, "bias")
     weight = site.value(1)
@@ -357,19 +357,19 @@ def _matmul(site: TfliteSite) -> TfliteView:
 
 # Operators that move, cut, join and repeat.
 def _axis(order: TfliteView, axis: int) -> int:
-    """Return an axis of the file in a tensor's own order."""
+    """Convert an axis of the file to an axis in a tensor's own order."""
     counted = axis % len(order.shape)
     return TO_LAST[counted] if order.form == "image" else counted
 
 
 def _in_known_order(site: TfliteSite, i: int = 0) -> TfliteView:
-    """Return an input as an image or as in the file; an image in one row gets its shape back."""
+    """Return an input as an image or in the file's order; a flattened image is restored."""
     view = site.view(i)
     return view if view.form == "image" else TfliteView(site.in_file_order(i))
 
 
 def _reshape_view(builder: Builder, view: TfliteView, shape: list[int]) -> TfliteView:
-    """Return the same elements in another shape; an image that is flattened keeps the order that torch's networks have."""
+    """Reshape a tensor; an image that is flattened keeps the order of torch's networks."""
     before = view.shape
     need(shape.count(-1) <= 1 and min(shape, default=0) >= -1, f"it makes the shape {shape}")
     if -1 in shape:
@@ -411,7 +411,7 @@ def _expand_dims(site: TfliteSite) -> TfliteView:
 
 @rule("TRANSPOSE")
 def _transpose(site: TfliteSite) -> TfliteView:
-    """Between the orders of TensorFlow and torch nothing moves: an image is kept as torch has it."""
+    """Translate TFLite TRANSPOSE; between the orders of TensorFlow and torch nothing moves, because images are stored in torch's order."""
     order, view = tuple(site.numbers(1, "order")), site.view(0)
     need(sorted(order) == list(range(len(view.shape))), f"it orders {len(view.shape)} axes as {order}")
     if view.form == "image" and order == TO_FIRST:
@@ -423,7 +423,7 @@ def _transpose(site: TfliteSite) -> TfliteView:
 
 @rule("CONCATENATION")
 def _concat(site: TfliteSite) -> TfliteView:
-    """In the order of an image, if one of them is one, or as in the file."""
+    """Translate TFLite CONCATENATION: in the order of images if one input is an image, else in the file's order."""
     view = [site.view(i) for i in range(len(site.inputs))]
     image = any(item.form == "image" for item in view) and all(len(item.shape) == 4 for item in view)
     parts = [site.image(i) if image else site.in_file_order(i) for i in range(len(view))]
@@ -447,7 +447,7 @@ def _split(site: TfliteSite) -> list[TfliteView]:
 
 
 def _slice_bounds(site: TfliteSite, *bounds: Sequence[int]) -> TfliteView:
-    """Return the part between bounds of each axis of the file, with steps."""
+    """Slice each axis of the file between two bounds, with a step."""
     order = _in_known_order(site)
     begins, ends, steps = map(np.array, bounds)
     axes = np.array([_axis(order, axis) for axis in range(len(order.shape))])
@@ -467,7 +467,7 @@ def _slice(site: TfliteSite) -> TfliteView:
 def _strided_slice(site: TfliteSite) -> TfliteView:
     begins, ends, strides = (site.numbers(i, noun) for i, noun in ((1, "begin"), (2, "end"), (3, "strides")))
     shape = site.shape()
-    # read even where no axis asks for them
+    # masks are read even if no axis uses them
     at_first, at_last, shrinks = (site.integer(f"{name}_mask") for name in ("begin", "end", "shrink_axis"))
     need(not site.integer("ellipsis_mask") and not site.integer("new_axis_mask"), "it slices with an ellipsis or new axes")
     need(len(begins) == len(ends) == len(strides) <= len(shape), f"it slices {list(shape)} by {begins}, {ends} and {strides}")
@@ -514,7 +514,7 @@ def _pad(site: TfliteSite) -> TfliteView:
 
 @rule("DEPTH_TO_SPACE", "SPACE_TO_DEPTH")
 def _blocks(site: TfliteSite) -> TfliteView:
-    """Return the channels count the columns of a block last, as in TensorFlow."""
+    """Translate TFLite DEPTH_TO_SPACE and SPACE_TO_DEPTH, whose channels are ordered by rows and columns of a block, as in TensorFlow."""
     op = "DepthToSpace" if site.op == "DEPTH_TO_SPACE" else "SpaceToDepth"
     return TfliteView(site.onnx(op, [site.image()], blocksize=site.integer("block_size")), "image")
 
@@ -522,7 +522,7 @@ def _blocks(site: TfliteSite) -> TfliteView:
 RULES.update(
     {
         "BROADCAST_TO": lambda site: TfliteView(site.builder.method("expand", site.in_file_order(), *site.numbers(1, "shape"))),
-        # their inputs: the scales of activations are found again
+        # both return their inputs, because the scales of activations are calibrated again
         **dict.fromkeys(("DEQUANTIZE", "QUANTIZE"), lambda site: site.view(0)),
         "PACK": lambda site: TfliteView(
             site.call(torch.stack, list(map(site.in_file_order, range(len(site.inputs)))), site.integer("axis"))
@@ -536,19 +536,19 @@ RULES.update(
 )
 
 
-# Windows, and images in another size.
+# Windows, and images of another size.
 
 _SAME, _VALID = 0, 1
 
 
 def _padding(site: TfliteSite) -> str:
-    """SAME leaves as many windows as strides fit into the image, the odd row of padding behind."""
+    """Return ONNX's padding mode; SAME gives ceil(size / stride) windows, with an odd row of padding at the end."""
     need(site.integer("padding") in (_SAME, _VALID), f"its padding is number {site.integer('padding')}")
     return "SAME_UPPER" if site.integer("padding") == _SAME else "VALID"
 
 
 def _steps(site: TfliteSite, *names: str) -> list[int]:
-    """Return two settings that a window moves by, rows first."""
+    """Return two settings of a window's steps, rows first."""
     settings = [site.integer(name) for name in names]
     need(min(settings) >= 1 and max(settings) <= 1 << 16, f"its {names[0].removesuffix('_h')} is {settings}")
     return settings
@@ -563,7 +563,7 @@ def _weights(site: TfliteSite, i: int) -> tuple[np.ndarray, np.ndarray | None]:
 
 @rule("CONV_2D", "DEPTHWISE_CONV_2D")
 def _convolution(site: TfliteSite) -> TfliteView:
-    """Return the weights are out × height × width × in; those of depthwise ones 1 × height × width × out."""
+    """Translate TFLite CONV_2D and DEPTHWISE_CONV_2D; weights are out × height × width × in, or 1 × height × width × out (depthwise)."""
     x = site.image()
     weight, bias = _weights(site, 1)
     deep = site.op == "DEPTHWISE_CONV_2D"
@@ -577,7 +577,7 @@ def _convolution(site: TfliteSite) -> TfliteView:
 
 @rule("AVERAGE_POOL_2D", "MAX_POOL_2D")
 def _pool(site: TfliteSite) -> TfliteView:
-    """Return the padding is left out of means."""
+    """Translate TFLite AVERAGE_POOL_2D and MAX_POOL_2D; means leave out padding."""
     x = site.image()
     kernel, stride = _steps(site, "filter_height", "filter_width"), _steps(site, "stride_h", "stride_w")
     covers_image = tuple(kernel) == shape_of(x)[2:] and (
@@ -591,7 +591,7 @@ def _pool(site: TfliteSite) -> TfliteView:
 
 @rule("TRANSPOSE_CONV")
 def _transposed_convolution(site: TfliteSite) -> TfliteView:
-    """Return a transposed convolution, whose first input is the shape of its result; surplus rows of SAME are cut off, the odd row behind."""
+    """Translate TFLite TRANSPOSE_CONV, whose first input is the result's shape; SAME cuts off surplus rows, an odd one at the end."""
     result_shape, x = site.numbers(0, "shape"), site.image(2)
     weight, bias = _weights(site, 1)
     weight = weight.transpose(3, 0, 1, 2)
@@ -637,15 +637,15 @@ def _nearest_pixels(new: int, old: int, aligned: bool, half: bool) -> np.ndarray
 # A file as a network, operator by operator.
 
 
-#: Operators that change no order of axes: behind them it is view which order the input has.
+#: Operators that keep the order of axes: the operators after them show the order of the input.
 _ANY_ORDER = frozenset({"ADD", "SUB", "MUL", "DIV", "QUANTIZE", "DEQUANTIZE", "CAST", "MAXIMUM", "MINIMUM"})
 
 
 def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.GraphModule:
-    """Return the network in a TFLite file of any converter, in evaluation mode; of several outputs it returns a dictionary by their names.
+    """Load the network of a TFLite file of any converter, in evaluation mode; it returns several outputs as a dictionary by their names.
 
-    Images, N×H×W×C in the file, are N×C×H×W in what it reads and gives. Weights of half precision or of rounded
-    numbers become reals of single precision, and operators that round activations are left out. The module states its inputs:
+    Images are N×H×W×C in the file, and N×C×H×W in the network's inputs and outputs. Half-precision and quantised weights
+    become single-precision reals, and operators that round activations are removed. The module describes its inputs:
     `stretch.network.models.builder.finish_network`.
     """
     return _TfliteLowering(open_tflite(Path(path)), input_shape).network()
@@ -665,7 +665,7 @@ class _TfliteLowering:
             self._values[i] = TfliteView(self._builder.inputs[end.argument], "image" if image else "file")
 
     def network(self) -> fx.GraphModule:
-        """Return the network."""
+        """Build the network."""
         path = self._network.path
         for operator in self._network.operators:
             with reading(path, self._describe(operator)):
@@ -681,17 +681,17 @@ class _TfliteLowering:
         return finish_network(path, self._builder.finish(returned, "Network"), self._shapes, self._ends, warnings if rounded else [], own)
 
     def _describe(self, operator: TfliteOperator) -> str:
-        """Return how messages name an operator."""
+        """Return the name of an operator in messages."""
         return f"operator `{self._name(operator)[:80]}` ({operator.code})"
 
     def _output_nodes(self, operator: TfliteOperator) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Return the nodes with the results of an operator in the network, and the order of their axes."""
+        """Return the network's nodes for the results of an operator, and the order of their axes."""
         values = {i: self._values[i] for i in operator.outputs}
         view = {i: value for i, value in values.items() if isinstance(value, TfliteView) and value.form != "row"}
         return {str(i): (value.node.name, TO_LAST if value.form == "image" else ()) for i, value in view.items()}
 
     def _own_file(self, keys: Sequence[str], rounded: bool) -> SourceFile:
-        """Return the ends of the file, and how precisely it computes."""
+        """Return the inputs and outputs of the file, and the precision in which it computes."""
         ends = []
         for i, name, shape in [
             *((i, end.argument, self._shapes[end.argument]) for i, end in zip(self._network.inputs, self._ends, strict=True)),
@@ -707,7 +707,7 @@ class _TfliteLowering:
         return SourceFile(tuple(ends[:count]), tuple(ends[count:]), "int8" if rounded else "fp16" if halves else "fp32")
 
     def _result(self, tensor: int) -> fx.Node:
-        """Return the value that the network returns for an output; a stored tensor as it is."""
+        """Return the node that the network returns for an output; stored tensors become parameters."""
         value = self._values[tensor]
         if isinstance(value, TfliteView) and value.form == "image":
             return value.node
@@ -716,7 +716,7 @@ class _TfliteLowering:
         return self._builder.add_tensor(np.asarray(value, np.float32), "")
 
     def _name(self, operator: TfliteOperator) -> str:
-        """Return the name of its output, without the names that converters join to it."""
+        """Return the name of an operator's first output, without the names that converters append."""
         return self._network.tensors[operator.outputs[0]].name.partition(";")[0] if operator.outputs else operator.code
 
     def _lower(self, operator: TfliteOperator) -> None:
@@ -736,14 +736,14 @@ class _TfliteLowering:
         return list(self._apply_rule(operator, reads, self._name(operator), self._builder, kinds))
 
     def _apply_rule(self, operator: TfliteOperator, reads: list[Value], name: str, builder: Builder, kinds: list[str]) -> list[TfliteView]:
-        """Return the results of an operator by its rule, which has to ask for all of its settings that are not as usual."""
+        """Apply an operator's rule; it must read every setting that differs from its default."""
         settings = Attributes(operator.settings)
         result = RULES[operator.code](TfliteSite(reads, operator.code, name, settings, len(kinds), builder, kinds))
         settings.check(lambda name: DEFAULTS.get(name, 0), HARMLESS)
         return result if isinstance(result, list) else [result]
 
     def _compute_constant(self, operator: TfliteOperator, reads: list[Value], kinds: list[str]) -> list[Value]:
-        """Return the results of an operator that reads nothing but stored tensors, computed by its own rule."""
+        """Compute an operator that reads only stored tensors, by its own rule."""
         if operator.code in ("QUANTIZE", "DEQUANTIZE"):
             return [reads[0]]
         builder = Builder((1,))
@@ -751,13 +751,13 @@ class _TfliteLowering:
             TfliteView(builder.add_tensor(read, f"x{i}")) if isinstance(read, np.ndarray) and read.dtype.kind == "f" else read
             for i, read in enumerate(reads)
         ]
-        # Whole numbers may be a shape or axes, which rules need to know.
+        # Integers may be a shape or axes, whose values rules need to know.
         if not any(isinstance(item, TfliteView) for item in computed) and isinstance(computed[0], np.ndarray):
             computed[0] = TfliteView(builder.add_tensor(computed[0], "x0"))
         return [builder.evaluate(in_file_order(builder, item)) for item in self._apply_rule(operator, computed, "known", builder, kinds)]
 
     def _turned_at_once(self, tensor: int) -> bool:
-        """Return whether all that reads a tensor first puts its channels last: then they are second in the file, too."""
+        """Return whether every reader of an input first moves its channels last, which shows that they are second in the file."""
         readers = [operator for operator in self._network.operators if tensor in operator.inputs]
         return bool(readers) and all(map(self._turns, readers))
 
@@ -768,9 +768,9 @@ class _TfliteLowering:
         return operator.code in _ANY_ORDER and len(operator.outputs) == 1 and self._turned_at_once(operator.outputs[0])
 
     def _input_end(self, tensor: int, image: bool) -> End:
-        """Return the file's statement of an input; an image keeps its channels."""
+        """Return the file's statement about an input; the number of channels of an image is fixed."""
         start = self._network.tensors[tensor]
-        # converters write 1 for an open length; they mean a batch of 1
+        # converters write 1 for an open length; only for the batch do they mean 1
         sizes = [Size(0 if axis in start.opened and n == 1 and axis else n) for axis, n in enumerate(start.shape)]
         if image:
             sizes = [sizes[0], Size(start.shape[3], fixed=3 not in start.opened), *sizes[1:3]]

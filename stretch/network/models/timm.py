@@ -1,4 +1,4 @@
-"""timm's models, called ``timm:NAME``."""
+"""timm's models, named ``timm:NAME``."""
 
 from typing import ClassVar
 
@@ -23,7 +23,7 @@ class TimmFamily:
         return timm.list_models()
 
     def build(self, name: str) -> nn.Module:
-        """Return one model, initialised from torch's global generator."""
+        """Build one model, initialised from torch's global generator."""
         return timm.create_model(name, pretrained=False)
 
     def input_shape(self, name: str) -> tuple[int, ...]:
@@ -32,12 +32,12 @@ class TimmFamily:
         return (1, *(config.input_size if config else (3, 224, 224)))
 
     def preprocessing(self, name: str) -> Preprocessing:
-        """Return the preprocessing in timm's configuration; pictures are never padded, as three models ask for."""
+        """Return the preprocessing in timm's configuration; the padding that three models ask for is left out."""
         config = timm.get_pretrained_cfg(name)
         return (timm_preprocessing(config.to_dict()) if config else None) or IMAGENET
 
     def default_weights(self, name: str) -> tuple[dict[str, Tensor], str] | None:
-        """Return the weights timm calls pretrained, from the local hub folder or the network."""
+        """Return the weights that timm calls pretrained, from the local hub folder or the internet."""
         config = timm.get_pretrained_cfg(name)
         if not timm.is_model_pretrained(name) or config is None:
             return None
@@ -48,5 +48,5 @@ class TimmFamily:
         return model.state_dict(), f"timm {name}.{config.tag}" if config.tag else f"timm {name}"
 
     def checked(self) -> frozenset[str]:
-        """Return the none so far: a model that cannot be branched is refused with its reason."""
+        """Return an empty set: no model is tested so far; one that cannot be branched is refused with its reason."""
         return frozenset()

@@ -1,4 +1,4 @@
-"""Small networks of the well-known structures, with which a test takes a second, and the ResNets for CIFAR."""
+"""Small networks of well-known structures for tests that take about a second, and the ResNets for CIFAR."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -129,23 +129,23 @@ class SmallVGG(nn.Module):
 
 
 def tiny_resnet() -> nn.Module:
-    """Return three stages of three basic blocks."""
+    """Build a ResNet of three stages with three basic blocks each."""
     return SmallResNet(BasicBlock, (16, 32, 64), 3)
 
 
 def tiny_bottleneck() -> nn.Module:
-    """Return three stages of three bottleneck blocks."""
+    """Build a ResNet of three stages with three bottleneck blocks each."""
     return SmallResNet(Bottleneck, (16, 24, 32), 3)
 
 
 def tiny_vgg() -> nn.Module:
-    """Return three stages of two plain convolutions."""
+    """Build a network of three stages with two plain convolutions each."""
     return SmallVGG((16, 32, 64))
 
 
 def tiny_mobilenet() -> nn.Module:
-    """MobileNetV3 in small: inverted bottlenecks, squeeze-and-excitation, hard-swish."""
-    # importing torchvision takes longer than all the rest of a small network's way
+    """Build a small MobileNetV3: inverted bottlenecks, squeeze-and-excitation, hard-swish."""
+    # imported here because torchvision takes longer to import than a small network takes to run
     from torchvision.models.mobilenetv3 import InvertedResidualConfig, MobileNetV3
 
     conf = partial(InvertedResidualConfig, dilation=1, width_mult=1.0)
@@ -163,7 +163,7 @@ def tiny_mobilenet() -> nn.Module:
 
 
 def tiny_efficientnet() -> nn.Module:
-    """EfficientNet in small: inverted bottlenecks, squeeze-and-excitation, SiLU, stochastic depth."""
+    """Build a small EfficientNet: inverted bottlenecks, squeeze-and-excitation, SiLU, stochastic depth."""
     from torchvision.models.efficientnet import EfficientNet, MBConvConfig
 
     conf = partial(MBConvConfig, width_mult=1.0, depth_mult=1.0)
@@ -177,7 +177,7 @@ def tiny_efficientnet() -> nn.Module:
 
 
 def tiny_regnet() -> nn.Module:
-    """RegNetX in small: grouped convolutions, group width 8."""
+    """Build a small RegNetX: grouped convolutions, group width 8."""
     from torchvision.models.regnet import BlockParams, RegNet
 
     params = BlockParams(depths=[3, 3], widths=[32, 64], group_widths=[8, 8], bottleneck_multipliers=[1.0, 1.0], strides=[2, 2])
@@ -185,7 +185,7 @@ def tiny_regnet() -> nn.Module:
     return network
 
 
-#: A network: its factory, the side of its pictures, and how they are normalised.
+#: A network: its factory, the side of its pictures in pixels, and their normalisation.
 Model = tuple[Callable[[], nn.Module], int, Preprocessing]
 
 
@@ -217,19 +217,19 @@ class TinyFamily:
         return (1, 3, size, size)
 
     def preprocessing(self, name: str) -> Preprocessing:
-        """Return that of the pictures that a network is meant for."""
+        """Return the preprocessing of the pictures that the network is made for."""
         return self.models[name][2]
 
     def default_weights(self, name: str) -> None:
-        """None: nobody published trained ones under these names."""
+        """Return None, because nobody published trained weights under these names."""
         return
 
     def checked(self) -> frozenset[str]:
-        """Return all of them."""
+        """Return the names of all models."""
         return frozenset(self.models)
 
 
-#: Whole pictures, normalised by the mean and deviation of the 50 000 training images' colours.
+#: Preprocessing of whole pictures, by the mean and deviation of the 50 000 training images' colours.
 CIFAR_MOMENTS = {
     "cifar10": Preprocessing((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), 1.0),
     "cifar100": Preprocessing((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762), 1.0),
@@ -238,19 +238,19 @@ CIFAR_MOMENTS = {
 
 @families.register("cifar")
 class CifarFamily(TinyFamily):
-    """The ResNets for CIFAR of He et al. 2016, section 4.2: resnet20_cifar10, resnet56_cifar100, …; none has trained weights.
+    """ResNets for CIFAR of He et al. 2016, section 4.2: resnet20_cifar10, resnet56_cifar100, …; none has trained weights.
 
-    A stage that changes the shape starts with a 1×1 projection (their option B), since the zero-padded identity of option A
+    A stage that changes the shape starts with a 1×1 projection (their option B), because the zero-padded identity of option A
     has no channels to scale.
     """
 
     models: ClassVar[Mapping[str, Model]] = {
-        # 6 · n + 2 layers have n blocks in each of three stages
+        # networks of 6 · n + 2 layers have n blocks in each of three stages
         f"resnet{depth}_{data}": (partial(SmallResNet, BasicBlock, (16, 32, 64), (depth - 2) // 6, classes), 32, CIFAR_MOMENTS[data])
         for depth in CIFAR_DEPTHS
         for data, classes in CIFAR_CLASSES.items()
     }
 
     def checked(self) -> frozenset[str]:
-        """Return the two that recipes use."""
+        """Return the names of the two networks in recipes."""
         return frozenset({"resnet20_cifar10", "resnet56_cifar10"})

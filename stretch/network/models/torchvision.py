@@ -1,4 +1,4 @@
-"""torchvision's networks: classifiers, networks that give each pixel a class, and detectors up to the raw results of their heads."""
+"""torchvision's networks: classifiers, segmentation networks, and detectors up to the raw results of their heads."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -10,22 +10,22 @@ from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
 from stretch.network.models.families import families
 from stretch.network.models.weights import read_weights, trained_weights_file
 
-#: Side of a classifier's pictures where the weights state no crop size, and the shorter side that torchvision resizes to for detectors.
+#: Side of a classifier's pictures if the weights state no crop size, and the shorter side to which torchvision resizes for detectors.
 USUAL_SIZE, DETECTOR_SIZE = 224, 800
 
 #: Segmentation networks whose published weights have an auxiliary head.
 _AUXILIARY = ("fcn_", "deeplabv3_")
 
-#: Sides of a detector's pictures that names state.
+#: Sides of a detector's pictures, in pixels, by the part of its name that states them.
 _SIZES = {"ssd300": 300, "320": 320}
 
-#: Mean and deviation of each channel where they are not ImageNet's (`torchvision.models.detection.ssd` and `ssdlite`).
+#: Mean and deviation of each channel if they are not ImageNet's (`torchvision.models.detection.ssd` and `ssdlite`).
 _COLOURS = {
     "ssd300": ((0.48235, 0.45882, 0.40784), (1 / 255, 1 / 255, 1 / 255)),
     "ssdlite320": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
 }
 
-#: As good as none compared with any variance; torch trains with no batch norm that has none at all.
+#: Negligible compared with any variance; torch cannot train a batch norm with epsilon 0.
 LEAST_EPSILON = 1e-12
 
 #: Networks whose published weights were trained with batch norms without epsilon.
@@ -34,7 +34,7 @@ _WITHOUT_EPSILON = frozenset({"fasterrcnn_resnet50_fpn", "keypointrcnn_resnet50_
 
 @families.register("torchvision")
 class TorchvisionFamily:
-    """Classifiers of `torchvision.models`, called by their names there."""
+    """Classifiers of `torchvision.models`, under the same names."""
 
     prefix: ClassVar[str] = ""
     listed: ClassVar[Any] = tv
@@ -50,10 +50,10 @@ class TorchvisionFamily:
         return list(tv.list_models(module=self.listed))
 
     def build(self, name: str) -> nn.Module:
-        """Return one classifier, initialised from torch's global generator."""
+        """Build one classifier, initialised from torch's global generator."""
         options: dict[str, Any] = {}
         if name in ("googlenet", "inception_v3"):
-            # these two warn where the caller leaves their initialisation open
+            # these two warn if the caller leaves their initialisation open
             options["init_weights"] = True
         elif name.startswith("vit_"):
             # their table of positions has the input's size, which the default weights state
@@ -62,50 +62,50 @@ class TorchvisionFamily:
         return network
 
     def input_shape(self, name: str) -> tuple[int, ...]:
-        """Return 1 × 3 × the crop size of the default weights, twice."""
+        """Return 1 × 3 × size × size, with the crop size of the default weights."""
         size = tv.get_model_weights(name).DEFAULT.transforms.keywords.get("crop_size", USUAL_SIZE)
         return (1, 3, size, size)
 
     def preprocessing(self, name: str) -> Preprocessing:
-        """Return the transforms of the default weights."""
+        """Return the preprocessing in the transforms of the default weights."""
         preset = tv.get_model_weights(name).DEFAULT.transforms()
         crop = preset.crop_size[0] / preset.resize_size[0] if hasattr(preset, "crop_size") else 1.0
         return Preprocessing(tuple(preset.mean), tuple(preset.std), crop, interpolation=preset.interpolation.value)
 
     def default_weights(self, name: str) -> tuple[dict[str, Tensor], str]:
-        """Return the weights torchvision calls default, from the local hub folder or the network."""
+        """Return the weights that torchvision calls default, from the local hub folder or the internet."""
         weights = tv.get_model_weights(name).DEFAULT
         return read_weights(trained_weights_file(weights.url)), f"torchvision {weights}"
 
     def checked(self) -> frozenset[str]:
-        """Return the networks branched in the project's tests."""
+        """Return the names of the networks that the project's tests branch."""
         return self.tested
 
 
 @families.register("segmentation")
 class SegmentationFamily(TorchvisionFamily):
-    """Networks of `torchvision.models.segmentation`, called by their names there; they return ``out``, and ``aux`` where they have it."""
+    """Networks of `torchvision.models.segmentation`, under the same names; they return ``out``, and ``aux`` if they have an auxiliary head."""
 
     listed = tv.segmentation
     tested = frozenset({"deeplabv3_mobilenet_v3_large", "fcn_resnet50", "lraspp_mobilenet_v3_large"})
 
     def build(self, name: str) -> nn.Module:
-        """Return one network, initialised from torch's global generator."""
+        """Build one network, initialised from torch's global generator."""
         options = {"aux_loss": True} if name.startswith(_AUXILIARY) else {}
         network: nn.Module = tv.get_model(name, weights=None, weights_backbone=None, **options)
         return network
 
     def input_shape(self, name: str) -> tuple[int, ...]:
-        """Return 1 × 3 × the size of the default weights' pictures, twice."""
+        """Return 1 × 3 × size × size, with the picture size of the default weights."""
         size = tv.get_model_weights(name).DEFAULT.transforms.keywords["resize_size"]
         return (1, 3, size, size)
 
 
 class RawDetector(nn.Module):
-    """A detector without what comes before its backbone and behind its heads; one of two stages ends with the head of proposals.
+    """A detector without the steps before its backbone and after its heads; a two-stage detector ends with the proposal head.
 
     Args:
-        detector: Of torchvision; its modules are taken over.
+        detector: A detector of torchvision; its modules are reused.
     """
 
     def __init__(self, detector: Any, name: str) -> None:
@@ -122,7 +122,7 @@ class RawDetector(nn.Module):
         self.warnings = [f"`{name}` is taken from the picture to {left}"]
 
     def forward(self, x: Tensor) -> dict[str, Any]:
-        """Of pictures (batch, 3, height, width) scores and boxes of every anchor; before proposals maps, and those of each map."""
+        """Return the heads' results for pictures (batch, 3, height, width); a two-stage detector adds its feature maps."""
         features = self.backbone(x)
         maps = list(features.values()) if isinstance(features, Mapping) else [features]
         results = self.head(maps)
@@ -131,7 +131,7 @@ class RawDetector(nn.Module):
 
 @families.register("detection")
 class DetectionFamily(TorchvisionFamily):
-    """Networks of `torchvision.models.detection`, called by their names there, up to the raw results of their heads."""
+    """Networks of `torchvision.models.detection`, under the same names, up to the raw results of their heads."""
 
     listed = tv.detection
     tested = frozenset(
@@ -142,7 +142,7 @@ class DetectionFamily(TorchvisionFamily):
     )
 
     def build(self, name: str) -> nn.Module:
-        """Return one detector, initialised from torch's global generator."""
+        """Build one detector, initialised from torch's global generator."""
         detector = tv.get_model(name, weights=None, weights_backbone=None)
         if name in _WITHOUT_EPSILON:
             for module in detector.backbone.body.modules():
@@ -151,17 +151,17 @@ class DetectionFamily(TorchvisionFamily):
         return RawDetector(detector, name)
 
     def input_shape(self, name: str) -> tuple[int, ...]:
-        """Return a square picture of the size in the name, or of the shorter side that torchvision resizes to."""
+        """Return 1 × 3 × size × size, with the size in the name or the shorter side to which torchvision resizes."""
         size = next((size for part, size in _SIZES.items() if part in name), DETECTOR_SIZE)
         return (1, 3, size, size)
 
     def preprocessing(self, name: str) -> Preprocessing:
-        """Return the preprocessing of torchvision's own transform within the detector, but for the size."""
+        """Return the preprocessing of the transform within torchvision's detector, without its resizing."""
         mean, std = next((current for part, current in _COLOURS.items() if name.startswith(part)), (IMAGENET.mean, IMAGENET.std))
         return Preprocessing(mean, std, 1.0)
 
     def default_weights(self, name: str) -> tuple[dict[str, Tensor], str]:
-        """Of the weights torchvision calls default those of the backbone and the heads, from the local hub folder or the network."""
+        """Return torchvision's default weights of the backbone and the heads, from the local hub folder or the internet."""
         tensors, origin = super().default_weights(name)
         renamed = {key.replace("rpn.head.", "head.", 1) if key.startswith("rpn.head.") else key: value for key, value in tensors.items()}
         return {key: value for key, value in renamed.items() if key.startswith(("backbone.", "head."))}, origin

@@ -1,4 +1,4 @@
-"""Weights: files fetched without hanging, hashed and read without pickle; and random ones that show what a network computes."""
+"""Weights: downloaded with a timeout, hashed and read without pickle; and random ones that make errors in a network visible."""
 
 import contextlib
 import hashlib
@@ -18,16 +18,16 @@ from torch import Tensor, nn
 from predictors.errors import StretchError, first_line, need
 from stretch.network.capture.inputs import Inputs, InputShapes
 
-#: Seconds to wait for a name to resolve, a connection, or the next bytes.
+#: Timeout in seconds for resolving a name, for a connection, and for the next bytes.
 PATIENCE = 5.0
 
 _CHUNK = 1 << 20
 
 
 def check_host(host: str) -> None:
-    """Return if a host name resolves.
+    """Raise an error unless a host name resolves.
 
-    The resolver knows no timeout of its own, so it is asked in a thread.
+    The resolver has no timeout of its own, so it runs in a thread.
     """
     if urllib.request.getproxies().get("https"):
         return
@@ -45,9 +45,9 @@ def check_host(host: str) -> None:
 
 
 def trained_weights_file(url: str, folder: Path | None = None) -> Path:
-    """Return the file at `url`, from torch's hub folder or downloaded into it.
+    """Return the path of the file at `url` in torch's hub folder; download it first if necessary.
 
-    Its name carries the first digits of its SHA-256, as torchvision's do
+    Its name contains the first digits of its SHA-256, as torchvision's do
     (``resnet50-11ad3fa6.pth``), which are checked after a download.
     """
     name = urlsplit(url).path.rpartition("/")[2]
@@ -77,10 +77,10 @@ def trained_weights_file(url: str, folder: Path | None = None) -> Path:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Return the tensors by name from a safetensors file or a torch checkpoint without code.
+    """Read the tensors, by name, from a safetensors file or a torch checkpoint without code.
 
-    A checkpoint may hold them under ``state_dict`` or ``model``, and their
-    names may begin with ``module.``, as data-parallel training leaves them.
+    A checkpoint may hold them under ``state_dict`` or ``model``. A prefix
+    ``module.`` of their names, which data-parallel training adds, is removed.
     """
     need(path.is_file(), f"there is no weights file {path}")
     try:
@@ -94,7 +94,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     except OSError as error:
         raise StretchError(f"cannot read the weights {path}: {error.strerror or error}") from error
     except Exception as error:
-        # torch's own messages name its parts, or advise to load such a file with whatever code is in it
+        # torch's own messages name its internals, or advise to load such a file with any code in it
         reason = first_line(error) if path.suffix == ".safetensors" else "it is damaged, or holds more than tensors"
         raise StretchError(
             f"{path} is no weights file: {reason}", "give a .safetensors file or a torch checkpoint that holds tensors alone"
@@ -113,7 +113,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def _problem(key: str, value: Tensor) -> str:
-    """Return the reason why a tensor is no weight; empty if it is one."""
+    """Return why a tensor is not a valid weight; empty if it is valid."""
     if value.layout != torch.strided or value.is_quantized:
         return f"is {str(value.layout).removeprefix('torch.')}{' and quantised' if value.is_quantized else ''}, weights are dense"
     if value.is_complex() or value.dtype == torch.bool:
@@ -125,15 +125,15 @@ def _problem(key: str, value: Tensor) -> str:
     return ""
 
 
-# Random weights that show what a network computes: activations neither explode nor vanish, and no layer is nothing but zeros.
+# Random weights that show what a network computes: activations neither explode nor vanish, and no layer has only zeros.
 
 
-#: Images that the statistics are taken from: one of each kind of `_images`.
-#: They have the model's own size: smaller ones have more border, and the
-#: difference grows from layer to layer.
+#: Number of images for the statistics: one of each kind of `_images`.
+#: They have the model's own size: smaller images have a larger share of border,
+#: and the difference grows from layer to layer.
 IMAGES = 2
 
-#: Layers that some networks begin with as zeros.
+#: Layers that some networks initialise with zeros.
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -141,13 +141,13 @@ _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 @torch.no_grad()
 def settle(module: nn.Module, input_shape: InputShapes, generator: torch.Generator) -> None:
-    """Give every batch-norm the statistics of its input, and a scale and shift of its own.
+    """Give every batch norm the statistics of its input, and its own random scale and shift.
 
     Scales are drawn from 0.8 to 1.2 and shifts from −0.1 to 0.1: with the
     usual 1 and 0 (or 0 and 0 at the end of a residual block) mistakes in them
-    would not be seen in any output. So it is with layers whose weights are all
-    0, as the classifiers of some transformers are: they get weights of deviation
-    1 over the root of the elements of their input. The module is left in evaluation mode.
+    would not change any output. Layers whose weights are all 0, such as the
+    classifiers of some transformers, get weights of deviation 1 over the root
+    of their number of inputs per output. The module is left in evaluation mode.
     """
     module.eval()
     for layer in module.modules():
@@ -161,7 +161,7 @@ def settle(module: nn.Module, input_shape: InputShapes, generator: torch.Generat
             norm.bias.uniform_(-0.1, 0.1, generator=generator)
         if norm.track_running_stats:
             norm.reset_running_stats()
-            # None: the plain average over all batches seen
+            # None gives the plain average over all batches
             norm.momentum = None
             norm.train()
     if not norms:
@@ -176,10 +176,10 @@ def settle(module: nn.Module, input_shape: InputShapes, generator: torch.Generat
 
 
 def _images(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Return the half white noise, half smooth colours, each of mean 0 and deviation 1.
+    """Return images of mean 0 and deviation 1: half are white noise, half are smooth colours.
 
-    Between them lie the spectra of photographs, so that the statistics suit
-    all three.
+    Spectra of photographs are between these two, so that the statistics suit
+    all of them.
     """
     noise = torch.randn(shape, generator=generator)
     if len(shape) != 4:

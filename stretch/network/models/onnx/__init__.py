@@ -1,6 +1,6 @@
-"""ONNX files of any exporter as torch modules: `read_module` gives one that computes what the file does.
+"""Load ONNX files of any exporter as torch modules that compute the same.
 
-Every module of this folder is imported with the package, so that a new file of rules is found as it is.
+Every module of this folder is imported with the package, so that new files of rules need no registration.
 """
 
 from predictors.registry import import_modules

@@ -20,14 +20,14 @@ from stretch.network.models.onnx.network import RULES, OnnxSite, Rule, Value, ru
 
 
 def linear(weight: np.ndarray, bias: np.ndarray | None) -> nn.Module:
-    """Return a linear layer; `weight` is out × in, `bias` a number for each output or one for all."""
+    """Return a linear layer; `weight` is out × in, `bias` has one number per output, or one for all."""
     module = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
     return with_weights(module, weight=weight, bias=None if bias is None else np.broadcast_to(bias, weight.shape[:1]))
 
 
 @rule("Gemm")
 def _gemm(site: OnnxSite) -> fx.Node:
-    """Return the alpha · A · B + beta · C (ONNX Gemm)."""
+    """Translate ONNX Gemm: alpha · A · B + beta · C."""
     weight, bias = site.require_stored(1, "weight"), site.optional_stored(2, "bias")
     need(not site.flag("transA") and weight.ndim == 2 and len(site.shape) == 2, "it turns what it reads, or reads no matrix")
     weight = (weight if site.flag("transB") else weight.T) * np.float32(site.attrs.get("alpha", 1.0))
@@ -47,14 +47,14 @@ def _matmul(site: OnnxSite) -> fx.Node:
     return site.call(torch.matmul, site.tensor(0), site.tensor(1))
 
 
-#: Says of a node that it is a product of weights that are still in steps: what follows scales it.
+#: Marks a node as a product of integer weights that are not scaled yet; the operators after it scale it.
 UNSCALED = "unscaled"
 
 
 def fold_constant(site: OnnxSite, x: Value, numbers: Value, *, scales: bool) -> fx.Node | None:
-    """Return a product with stored numbers as its bias, or with its weights times them; None where they are no part of a layer.
+    """Fold stored numbers into a layer, as its bias or into its weights; return None if they cannot be part of a layer.
 
-    Any product of matrices takes a bias; only one of whole numbers (`UNSCALED`) is scaled, and biased however the numbers broadcast.
+    Any product of matrices takes a bias; only integer ones (`UNSCALED`) are scaled, and biased by any numbers that broadcast.
     """
     layer = site.builder.module_of(x) if isinstance(x, fx.Node) else None
     if not isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d) or not isinstance(numbers, np.ndarray):
@@ -87,7 +87,7 @@ def fold_constant(site: OnnxSite, x: Value, numbers: Value, *, scales: bool) -> 
 
 
 def times(site: OnnxSite, x: fx.Node, factor: np.ndarray) -> fx.Node:
-    """Return a tensor times stored numbers, by its weights where it is a product of whole ones."""
+    """Multiply a tensor by stored numbers, through its weights if it is an integer product."""
     if factor.size == 1 and factor.item() == 1:
         return x
     result = fold_constant(site, x, factor, scales=True)
@@ -96,7 +96,7 @@ def times(site: OnnxSite, x: fx.Node, factor: np.ndarray) -> fx.Node:
     return site.call(operator.mul, x, factor.item() if factor.size == 1 else site.add_tensor(factor, "scale"))
 
 
-#: Operators that are a function of torch, most by the same name.
+#: Operators that are one function of torch, most with the same name.
 _UNARY = {
     **{
         name: getattr(torch, name.lower())
@@ -120,14 +120,14 @@ _PAIRS = {
 #: Alpha and gamma of SELU (Klambauer et al., Self-Normalizing Neural Networks, equation 14).
 _SELU = (1.6732632423543772, 1.0507009873554805)
 
-#: Of two tensors, never a number.
+#: Functions that take two tensors, never a number.
 _LOGICAL = (torch.logical_and, torch.logical_or, torch.logical_xor)
 
 _TYPES = {FLOAT: torch.float32, FLOAT16: torch.float32, INT32: torch.int32, INT64: torch.int64, BOOL: torch.bool}
 
 
 def _function_rule(function: Any, *numbers: tuple[str, float]) -> Rule:
-    """Return the rule of a function of a tensor and of attributes that are numbers, which have defaults."""
+    """Return the rule of a function of a tensor and of numeric attributes, which have defaults."""
     return lambda site: site.call(function, site.x, *(site.real(name, usual) for name, usual in numbers))
 
 
@@ -147,7 +147,7 @@ RULES.update(
 
 
 def operand(site: OnnxSite, i: int) -> Any:
-    """Return the input `i` as what a function of torch combines with a tensor: a single stored number is a number."""
+    """Return input `i` as an operand of a torch function; a single stored number becomes a number."""
     value, rank = site.value(i), max((len(shape_of(value)) for value in site.inputs if isinstance(value, fx.Node)), default=0)
     return value.item() if isinstance(value, np.ndarray) and value.size == 1 and value.ndim <= rank else site.tensor(i)
 
@@ -162,13 +162,13 @@ RULES.update({name: partial(_pair, function=function) for name, function in _PAI
 
 
 def _reduce_inputs(site: OnnxSite, function: Any, read: Any = OnnxSite.tensor) -> fx.Node:
-    """Apply a function to all inputs, one after the other."""
+    """Apply a function of two operands to all inputs, one after another."""
     return reduce(lambda x, i: site.call(function, x, read(site, i)), range(1, len(site.inputs)), site.tensor(0))
 
 
 @rule("Div")
 def _quotient(site: OnnxSite) -> fx.Node:
-    """Return a quotient; of whole numbers the whole one towards zero, as in C."""
+    """Translate ONNX Div: integers are divided and rounded towards zero, as in C."""
     if _type_of(site, 0).is_floating_point:
         return _pair(site, operator.truediv)
     return site.call(torch.div, operand(site, 0), operand(site, 1), rounding_mode="trunc")
@@ -176,7 +176,7 @@ def _quotient(site: OnnxSite) -> fx.Node:
 
 @rule("Selu")
 def _selu(site: OnnxSite) -> fx.Node:
-    """Return the gamma · elu(x, alpha); torch's own has the numbers of its paper, as ONNX where it leaves them out."""
+    """Translate ONNX Selu: gamma · elu(x, alpha); torch's own function has the paper's constants, which are ONNX's defaults."""
     alpha, gamma = site.real("alpha", _SELU[0]), site.real("gamma", _SELU[1])
     if abs(alpha - _SELU[0]) < 1e-6 and abs(gamma - _SELU[1]) < 1e-6:
         return site.call(F.selu, site.x)
@@ -185,7 +185,7 @@ def _selu(site: OnnxSite) -> fx.Node:
 
 @rule("Add", "Mul")
 def _sum_or_product(site: OnnxSite) -> fx.Node:
-    """Of two tensors; stored numbers become part of the layer that gives the other one."""
+    """Translate ONNX Add and Mul of two tensors; stored numbers become part of the layer that computes the other tensor."""
     scales = site.op == "Mul"
     for x, other in (tuple(site.inputs), tuple(site.inputs)[::-1]) if len(site.inputs) == 2 else ():
         norm = None if scales else layer_norm(site.builder, x, other, site.name)
@@ -197,7 +197,7 @@ def _sum_or_product(site: OnnxSite) -> fx.Node:
 
 @rule("Swish")
 def _swish(site: OnnxSite) -> fx.Node:
-    """X · sigmoid(alpha · x); torch's own has alpha 1."""
+    """Translate ONNX Swish: x · sigmoid(alpha · x); torch's own function has alpha 1."""
     alpha = site.real("alpha", 1.0)
     if alpha == 1:
         return site.call(F.silu, site.x)
@@ -207,7 +207,7 @@ def _swish(site: OnnxSite) -> fx.Node:
 
 @rule("Shrink")
 def _shrink(site: OnnxSite) -> fx.Node:
-    """Zero between −lambd and lambd, and values beyond moved towards zero."""
+    """Translate ONNX Shrink: zero between −lambd and lambd, and values beyond moved towards zero."""
     bound, bias = site.real("lambd", 0.5), site.real("bias", 0.0)
     need(bound >= 0, f"its lambd is {bound}")
     if bias == bound:
@@ -237,7 +237,7 @@ def _clip(site: OnnxSite) -> fx.Node:
 
 @rule("HardSigmoid")
 def _hard_sigmoid(site: OnnxSite) -> fx.Node:
-    """max(0, min(1, alpha · x + beta)); torch's own has alpha 1/6."""
+    """Translate ONNX HardSigmoid: max(0, min(1, alpha · x + beta)); torch's own function has alpha 1/6."""
     alpha, beta = site.attrs.get("alpha", 0.2), site.attrs.get("beta", 0.5)
     if abs(alpha - 1 / 6) < 1e-6 and beta == 0.5:
         return site.call(F.hardsigmoid, site.x)
@@ -247,7 +247,7 @@ def _hard_sigmoid(site: OnnxSite) -> fx.Node:
 
 @rule("PRelu")
 def _prelu(site: OnnxSite) -> fx.Node:
-    """Return a slope for all elements or for each channel is a layer of torch; of others the two halves are added."""
+    """Translate ONNX PRelu: one slope for all elements or per channel is a layer of torch; otherwise both halves are added."""
     slope, shape = site.value(1), site.shape
     if isinstance(slope, np.ndarray) and len(shape) > 1:
         sizes = (1,) * (len(shape) - slope.ndim) + slope.shape
@@ -271,7 +271,7 @@ def _as_type(site: OnnxSite, kind: torch.dtype) -> fx.Node:
 
 
 def _dropout(site: OnnxSite) -> fx.Node:
-    """Return the operator's input: nothing is dropped where nothing is trained."""
+    """Translate ONNX Dropout to its input, because nothing is dropped in inference."""
     training = site.optional_stored(2, "training mode")
     need(training is None or not training.any(), "it is in training mode")
     return site.x
@@ -279,7 +279,7 @@ def _dropout(site: OnnxSite) -> fx.Node:
 
 RULES.update(
     {
-        # half precision is computed in single
+        # half precision is computed in single precision
         "Cast": lambda site: _as_type(site, require(_TYPES.get(site.attrs.get("to", 0)), f"it casts to type {site.attrs.get('to')}")),
         "CastLike": lambda site: _as_type(site, _type_of(site, 1)),
         "Dropout": _dropout,
@@ -287,7 +287,7 @@ RULES.update(
         "Max": partial(_reduce_inputs, function=torch.maximum),
         "Mean": lambda site: site.call(operator.truediv, RULES["Sum"](site), float(len(site.inputs))),
         "Min": partial(_reduce_inputs, function=torch.minimum),
-        # with the sign of the dividend, or of the divisor
+        # the result has the sign of the dividend with fmod, else that of the divisor
         "Mod": lambda site: _pair(site, torch.fmod if site.flag("fmod") else torch.remainder),
         "Sum": partial(_reduce_inputs, function=operator.add, read=operand),
         # Swish of one tensor times another.
@@ -318,7 +318,7 @@ def _layer_norm(site: OnnxSite) -> fx.Node:
 
 @rule("RMSNormalization")
 def _rms_norm(site: OnnxSite) -> fx.Node:
-    """X over the root of its mean square, times a weight (Zhang and Sennrich, RMSNorm, section 4)."""
+    """Translate ONNX RMSNormalization: x over the root of its mean square, times a weight (Zhang and Sennrich, RMSNorm, section 4)."""
     rank = len(site.shape)
     axes = list(range(normalise_axis(site.integer("axis", -1), rank), rank))
     mean = site.call(torch.mean, site.call(torch.square, site.x), axes, True)
@@ -328,7 +328,7 @@ def _rms_norm(site: OnnxSite) -> fx.Node:
 
 @rule("MeanVarianceNormalization")
 def _mean_variance_normalization(site: OnnxSite) -> fx.Node:
-    """Subtract the mean of x and divide by its deviation; the number that keeps this from zero is the standard's."""
+    """Translate ONNX MeanVarianceNormalization: subtract the mean and divide by the deviation plus 1e-9, the standard's constant."""
     axes = [normalise_axis(int(axis), len(site.shape)) for axis in site.attrs.get("axes", (0, 2, 3))]
     centred = site.call(operator.sub, site.x, site.call(torch.mean, site.x, axes, True))
     variance = site.call(torch.mean, site.call(torch.square, centred), axes, True)
@@ -345,7 +345,7 @@ def _instance_norm(site: OnnxSite) -> fx.Node:
 
 @rule("GroupNormalization")
 def _group_norm(site: OnnxSite) -> fx.Node:
-    """Before opset 21 it has a weight a group, which all channels of the group share."""
+    """Translate ONNX GroupNormalization; before opset 21 it has one weight per group, which all channels of the group share."""
     groups, weights = site.integer("num_groups", 1), [site.require_stored(1, "scale"), site.require_stored(2, "bias")]
     if site.opset < 21:
         weights = [np.repeat(weight, site.shape[1] // groups) for weight in weights]
@@ -360,7 +360,7 @@ def _local_response(site: OnnxSite) -> fx.Node:
 
 
 def _soft(site: OnnxSite, function: Any) -> fx.Node:
-    """Before opset 13 all axes from the stated one on are one."""
+    """Translate ONNX Softmax and its variants; before opset 13 the stated axis and all later ones count as one."""
     rank = len(site.shape)
     axis = site.integer("axis", -1 if site.opset >= 13 else 1) % rank
     if site.opset >= 13 or axis == rank - 1:
@@ -370,7 +370,7 @@ def _soft(site: OnnxSite, function: Any) -> fx.Node:
 
 
 def _axes(site: OnnxSite) -> tuple[list[int], bool]:
-    """Return the axes that are reduced, counted from the first, and whether they are kept as 1."""
+    """Return the reduced axes, counted from the first, and whether they are kept with size 1."""
     axes, rank = site.int_list("axes", 1), len(site.shape)
     need(bool(axes) or not site.flag("noop_with_empty_axes"), "it reduces nothing")
     return sorted(axis % rank for axis in axes or range(rank)), site.flag("keepdims", True)
@@ -378,7 +378,7 @@ def _axes(site: OnnxSite) -> tuple[list[int], bool]:
 
 @rule("ReduceMean")
 def _mean(site: OnnxSite) -> fx.Node:
-    """Return a mean; over height and width it is what torch's networks call a pool."""
+    """Translate ONNX ReduceMean; over height and width it becomes a pool, as in torch's networks."""
     axes, keep = _axes(site)
     if axes == [2, 3] and len(site.shape) == 4 and keep:
         return pooled_to_one(site)
@@ -386,7 +386,7 @@ def _mean(site: OnnxSite) -> fx.Node:
 
 
 def _reduction(site: OnnxSite, function: Any, before: Any = None, after: Any = None, **options: Any) -> fx.Node:
-    """Return a reduction of what a function makes of each element before, and what another makes of its result."""
+    """Translate an ONNX reduction, with a function of each element before it and a function of its result after it."""
     axes, keep = _axes(site)
     x = site.x if before is None else site.call(before, site.x)
     total = site.call(function, x, dim=axes, keepdim=keep, **options)
@@ -404,7 +404,7 @@ def _product(site: OnnxSite) -> fx.Node:
 
 @rule("TopK")
 def _largest(site: OnnxSite) -> list[fx.Node]:
-    """Return the largest or smallest elements, in order, and their positions."""
+    """Translate ONNX TopK: the largest or smallest elements, in order, and their positions."""
     count, axis = int(site.require_stored(1, "number").ravel()[0]), site.integer("axis", -1)
     result = site.call(torch.topk, site.x, count, axis, site.flag("largest", True), True)
     return [site.call(operator.getitem, result, i) for i in range(site.results)]
@@ -415,7 +415,7 @@ def _arg_reduction(site: OnnxSite, function: Any) -> fx.Node:
 
 
 def _cumulative(site: OnnxSite, function: Any, neutral: float) -> fx.Node:
-    """Return the up to each element, or to before it (`exclusive`), or from behind (`reverse`)."""
+    """Translate an ONNX cumulative sum or product, without each element itself (`exclusive`) or from the end (`reverse`)."""
     axis, x = normalise_axis(int(site.require_stored(1, "axis").item()), len(site.shape)), site.x
     back = site.flag("reverse")
     x = site.call(torch.flip, x, [axis]) if back else x
@@ -450,7 +450,7 @@ RULES.update(
 
 @rule("Hardmax")
 def _hard_max(site: OnnxSite) -> fx.Node:
-    """Return 1 where the largest element is, the first of several."""
+    """Translate ONNX Hardmax: 1 at the largest element, or the first of several."""
     rank = len(site.shape)
     axis = normalise_axis(site.integer("axis", -1 if site.opset >= 13 else 1), rank)
     need(site.opset >= 13 or axis == rank - 1, "before opset 13 several axes are one for it")
@@ -460,9 +460,9 @@ def _hard_max(site: OnnxSite) -> fx.Node:
     return site.method("to", equal, torch.float32)
 
 
-# Attention, the embedding of positions before it, and recurrent layers of ONNX, as torch's functions.
+# Attention, rotary embeddings and recurrent layers of ONNX as torch's functions.
 def _split_heads(site: OnnxSite, x: fx.Node, heads: int) -> fx.Node:
-    """Return the batch × tokens × channels as batch × heads × tokens × channels of each."""
+    """Reshape batch × tokens × channels to batch × heads × tokens × channels per head."""
     batch, tokens, channels = shape_of(x)
     need(heads >= 1 and not channels % heads, f"its {channels} channels are not of {heads} heads")
     parted = site.call(torch.reshape, x, (batch, tokens, heads, channels // heads))
@@ -470,7 +470,7 @@ def _split_heads(site: OnnxSite, x: fx.Node, heads: int) -> fx.Node:
 
 
 def _check_attention(site: OnnxSite) -> None:
-    """Refuse what torch's attention does not compute."""
+    """Refuse options that torch's attention does not compute."""
     need(all(site.value(i) is None for i in (4, 5, 6)), "it reads what was computed before, or how many tokens count")
     if site.flag("softcap") or any(site.attrs.get(name, -1) != -1 for name in ("left_window_size", "right_window_size")):
         raise StretchError("it bounds its scores, or the tokens that one sees")
@@ -479,7 +479,7 @@ def _check_attention(site: OnnxSite) -> None:
 
 @rule("Attention")
 def _attention(site: OnnxSite) -> fx.Node:
-    """softmax(Q · Kᵀ · scale + mask) · V, of heads side by side or along an axis of their own."""
+    """Translate ONNX Attention: softmax(Q · Kᵀ · scale + mask) · V, with heads within the channels or on their own axis."""
     _check_attention(site)
     parts = [site.tensor(i) for i in range(3)]
     flat = len(shape_of(parts[0])) == 3
@@ -500,7 +500,7 @@ def _attention(site: OnnxSite) -> fx.Node:
 
 
 def _rotary_table(site: OnnxSite, i: int, noun: str, sizes: Sequence[int]) -> fx.Node:
-    """Return the cosines or sines for each token, batch × tokens × half of what turns, with an axis for the heads."""
+    """Return the cosines or sines of each token, batch × tokens × half of the rotated channels, with an axis for the heads."""
     batch, tokens, half, axis = sizes
     table, positions = site.require_stored(i, noun), site.optional_stored(3, "positions")
     if positions is not None:
@@ -521,7 +521,7 @@ def _rotary_table(site: OnnxSite, i: int, noun: str, sizes: Sequence[int]) -> fx
 
 @rule("RotaryEmbedding")
 def _rotary(site: OnnxSite) -> fx.Node:
-    """Return the pairs of channels turned by an angle that grows with the token's place (Su et al., RoFormer, section 3.2)."""
+    """Translate ONNX RotaryEmbedding: rotate pairs of channels by an angle that grows with position (Su et al., RoFormer, section 3.2)."""
     shape, x, axis = site.shape, site.x, 1
     if len(shape) == 3:
         heads = site.integer("num_heads")
@@ -545,17 +545,17 @@ def _rotary(site: OnnxSite) -> fx.Node:
     return rotated if axis == 1 else site.call(torch.reshape, rotated, shape)
 
 
-#: Where torch's gates stand among ONNX's: input, output, forget, cell there, input, forget, cell, output here; update,
-#: reset, hidden there, reset, update, new here.
+#: Positions of torch's gates among ONNX's. LSTM: ONNX has input, output, forget, cell; torch has input, forget, cell, output.
+#: GRU: ONNX has update, reset, hidden; torch has reset, update, new.
 _GATES = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
 _FUNCTIONS: dict[str, Any] = {"LSTM": torch.lstm, "GRU": torch.gru, "RNN": torch.rnn_tanh}
 
-#: Activations that torch's layers have, of each direction.
+#: Activations of torch's layers, per direction.
 _DEFAULT_ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 
 
 def _check_layer(site: OnnxSite, directions: int) -> None:
-    """Refuse what torch's layers do not compute."""
+    """Refuse options that torch's layers do not compute."""
     words = [value.decode(errors="replace") if isinstance(value, bytes) else str(value) for value in site.attrs.get("activations", ())]
     need(words in ([], _DEFAULT_ACTIVATIONS[site.op] * directions), f"its activations are {words}")
     if site.attrs.get("clip") or site.flag("layout") or site.flag("input_forget"):
@@ -566,7 +566,7 @@ def _check_layer(site: OnnxSite, directions: int) -> None:
 
 
 def _parameters(site: OnnxSite, directions: int, size: int) -> list[fx.Node]:
-    """Return the weights and biases of each direction, as torch's functions take them."""
+    """Return the weights and biases of each direction in the order of torch's functions."""
     gates = len(_GATES[site.op]) * size
     weight, recurrent = site.require_stored(1, "weight"), site.require_stored(2, "recurrent weight")
     bias = site.optional_stored(3, "bias")
@@ -599,7 +599,7 @@ def _recurrent(site: OnnxSite) -> list[fx.Node]:
 
 
 def _state(site: OnnxSite, i: int, shape: tuple[int, ...]) -> fx.Node:
-    """Return the initial state of a layer: zeros by default."""
+    """Return the initial state of a layer; zeros by default."""
     if site.value(i) is None:
         return site.builder.add_tensor(np.zeros(shape, np.float32), f"{site.name}_state_{i}", learned=False)
     if shape_of(site.tensor(i)) != shape:

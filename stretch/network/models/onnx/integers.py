@@ -1,4 +1,4 @@
-"""Operators on bytes as ONNX Runtime's quantisers write them: those on reals, of the numbers that the bytes represent."""
+"""Operators on bytes by ONNX Runtime's quantisers, translated to operators on the real numbers that the bytes represent."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,18 +15,18 @@ from stretch.network.models.onnx.computing import UNSCALED, times
 from stretch.network.models.onnx.moving import nonnegative
 from stretch.network.models.onnx.network import RULES, OnnxSite, Quantisation, QuantisedTensor, Result, Rule, Value, requantise, rule
 
-#: The widest range that a byte has for ReLU6, whose scale was rounded.
+#: Maximum difference from 6 of a byte's upper limit for ReLU6, whose scale was rounded.
 _SIX = 0.02
 
 
 def stated_quantisation(site: OnnxSite, scale: int, zero: int, kind: type[np.generic] = np.uint8) -> Quantisation:
-    """Return the quantisation that inputs `scale` and `zero` of a node state; bytes are of `kind` where the zero point is left out."""
+    """Return the quantisation in inputs `scale` and `zero` of a node; bytes are of `kind` if the zero point is left out."""
     optional = site.optional_stored(zero, "zero point")
     return Quantisation(site.require_stored(scale, "scale"), np.zeros((), kind) if optional is None else optional)
 
 
 def quantised_value(site: OnnxSite, x: fx.Node, quant: Quantisation) -> QuantisedTensor:
-    """Return the rounded value in a file, or its positive part: quantisers leave out a rectifier whose range does the same."""
+    """Return the value that a file rounds; its ReLU or ReLU6 is restored if the quantiser replaced it by the range of the bytes."""
     limits, zero = np.iinfo(quant.zero_point.dtype), quant.zero_point
     if zero.size != 1 or zero.item() != limits.min or nonnegative(x, site.builder, of_input=True):
         return QuantisedTensor(x, quant)
@@ -42,7 +42,7 @@ def _quantise(site: OnnxSite) -> QuantisedTensor:
 
 @rule("DequantizeLinear", quantising=True)
 def _dequantise(site: OnnxSite) -> fx.Node:
-    """Return the operator's input: the scales of activations are calibrated again. Whole numbers from a product are scaled."""
+    """Translate ONNX DequantizeLinear to its input, as activations are calibrated again; integer products are scaled."""
     current = site.quantisation_of(0)
     if current is None:
         quant = stated_quantisation(site, 1, 2, np.int32)
@@ -55,7 +55,7 @@ def _dequantise(site: OnnxSite) -> fx.Node:
 
 @rule("DynamicQuantizeLinear", quantising=True)
 def _quantise_by_range(site: OnnxSite) -> list[QuantisedTensor | np.ndarray]:
-    """Return the operator's input, with scale 1: each of its products is multiplied by the scale."""
+    """Translate ONNX DynamicQuantizeLinear to its input with scale 1, because each later product is multiplied by the scale."""
     quant = Quantisation(np.ones((), np.float32), np.zeros((), np.uint8))
     return [QuantisedTensor(site.x, quant), quant.scale, quant.zero_point]
 
@@ -65,12 +65,12 @@ _MS = "com.microsoft"
 
 @dataclass(frozen=True)
 class _ByteInputs:
-    """Where the inputs of an operator on bytes are."""
+    """Positions of the inputs of an operator on bytes."""
 
-    op: str  # The operator on reals.
-    bytes: Sequence[int]  # Of each input of that, the bytes; their scale and zero point follow.
-    gives: int  # The scale of the result; its zero point follows.
-    bias: int | None = None  # Whole numbers whose scale is the product of both.
+    op: str  # Name of the operator on reals.
+    bytes: Sequence[int]  # Index of each byte input of that operator; the scale and zero point follow it.
+    gives: int  # Index of the result's scale; its zero point follows it.
+    bias: int | None = None  # Index of the integer bias, whose scale is the product of both scales.
 
 
 _FORMS = {
@@ -90,12 +90,12 @@ _FORMS = {
 
 
 def _weight_axis(op: str, attrs: Mapping[str, Any]) -> int:
-    """Return the axis of a weight along which scales differ: that of its output."""
+    """Return the weight axis along which scales differ, the axis of outputs."""
     return 0 if op == "Conv" or (op == "Gemm" and attrs.get("transB", 0)) else -1
 
 
 def _input_as_reals(site: OnnxSite, i: int, quant: Quantisation, axis: int) -> Value:
-    """Return the numbers that the bytes of input `i` represent."""
+    """Return the real numbers that the bytes of input `i` represent."""
     value = site.value(i)
     if isinstance(value, np.ndarray):
         need(
@@ -108,7 +108,7 @@ def _input_as_reals(site: OnnxSite, i: int, quant: Quantisation, axis: int) -> V
 
 
 def _run_on_reals(site: OnnxSite, op: str, inputs: Sequence[Value]) -> fx.Node:
-    """Return the output of the operator on reals for these."""
+    """Apply the rule of the operator on reals to these inputs."""
     need(not site.attrs.get("channels_last", 0), "its channels are last")
     built = RULES[op](replace(site, op=op, inputs=inputs, opset=int(site.attrs.get("opset", site.opset)), quants=()))
     assert isinstance(built, fx.Node)
@@ -131,7 +131,7 @@ def _integer_rule(form: _ByteInputs) -> Rule:
 
 
 def _bias(site: OnnxSite, form: _ByteInputs, quants: Sequence[Quantisation]) -> np.ndarray | None:
-    """Return a bias in reals: the scale of a product of bytes is that of both."""
+    """Return a bias as reals; its scale is the product of the scales of both inputs."""
     bias = None if form.bias is None else site.optional_stored(form.bias, "bias")
     if bias is None:
         return None
@@ -157,7 +157,7 @@ def _quantized_where(site: OnnxSite) -> QuantisedTensor:
 
 
 def _without_zero_point(site: OnnxSite, i: int, zero: int, axis: int) -> Value:
-    """Return the bytes of input `i` without their zero point, as reals."""
+    """Return the bytes of input `i` minus their zero point, as reals."""
     value, point = site.value(i), site.optional_stored(zero, "zero point")
     quant = site.quantisation_of(i)
     kind = value.dtype if isinstance(value, np.ndarray) else np.uint8 if quant is None else quant.zero_point.dtype
@@ -167,7 +167,7 @@ def _without_zero_point(site: OnnxSite, i: int, zero: int, axis: int) -> Value:
 
 @rule("MatMulInteger", "ConvInteger", quantising=True)
 def _product(site: OnnxSite) -> fx.Node:
-    """Return a product of whole numbers, as reals; the scales that it is multiplied by become part of its weights."""
+    """Translate ONNX MatMulInteger and ConvInteger to products of reals; later multiplications by scales are folded into the weights."""
     op = site.op.removesuffix("Integer")
     computed = _run_on_reals(site, op, [_without_zero_point(site, i, i + 2, _weight_axis(op, site.attrs)) for i in (0, 1)])
     if site.builder.module_of(computed) is not None:
@@ -177,7 +177,7 @@ def _product(site: OnnxSite) -> fx.Node:
 
 @rule(f"{_MS}.DynamicQuantizeMatMul", quantising=True)
 def _rounded_product(site: OnnxSite) -> fx.Node:
-    """Return a product of reals, rounded by their own range on the way, and of a stored weight whose columns may have scales of their own."""
+    """Translate DynamicQuantizeMatMul: reals, which the file rounds by their range, times a stored weight with scales per column."""
     weight = site.require_stored(1, "weight")
     reals = stated_quantisation(site, 2, 3, weight.dtype.type).dequantize(weight, -1)
     return _with_bias(site, 4, _run_on_reals(site, "MatMul", [site.x, reals]))
@@ -185,7 +185,7 @@ def _rounded_product(site: OnnxSite) -> fx.Node:
 
 @rule(f"{_MS}.MatMulIntegerToFloat", quantising=True)
 def _product_of_reals(site: OnnxSite) -> fx.Node:
-    """Return a product of bytes, scaled."""
+    """Translate MatMulIntegerToFloat: a scaled product of bytes."""
     parts = [_input_as_reals(site, i, stated_quantisation(site, i + 2, i + 4), -1) for i in (0, 1)]
     return _with_bias(site, 6, _run_on_reals(site, "MatMul", parts))
 
@@ -196,7 +196,7 @@ def _with_bias(site: OnnxSite, i: int, product: fx.Node) -> fx.Node:
 
 @rule(f"{_MS}.DynamicQuantizeLSTM", quantising=True)
 def _lstm(site: OnnxSite) -> Result | Sequence[Result]:
-    """Return an LSTM whose weights lie turned: inputs × gates of each direction."""
+    """Translate DynamicQuantizeLSTM, whose weights are transposed: inputs × gates of each direction."""
     weights = []
     for i, (scale, zero) in ((1, (8, 9)), (2, (10, 11))):
         weight, quant = site.require_stored(i, "weight"), stated_quantisation(site, scale, zero, np.uint8)

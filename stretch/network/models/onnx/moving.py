@@ -1,4 +1,4 @@
-"""Operators of ONNX that move, cut, join, repeat and resize, that read or write where another tensor says, and that slide windows."""
+"""Operators of ONNX that move, cut, join, repeat and resize, that gather and scatter by indices, and that slide windows."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ def _output_shape(site: OnnxSite) -> tuple[int, ...]:
 
 @rule("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 def _reshape_to(site: OnnxSite) -> fx.Node:
-    """Return the same elements in another shape; all axes but the batch in one is what torch calls flattening."""
+    """Translate ONNX Reshape, Flatten, Squeeze and Unsqueeze; merging all axes but the batch becomes torch's flatten."""
     before, after = site.shape, _output_shape(site)
     if before == after:
         return site.x
@@ -98,7 +98,7 @@ RULES.update(
 
 
 def _pad_axes(site: OnnxSite, pairs: Sequence[tuple[int, int]], mode: str = "constant", value: float = 0.0) -> fx.Node:
-    """Return the padding of each axis before and behind; torch takes the last axes alone, from the last one on."""
+    """Pad each axis before and after; torch pads only the last axes, and starts with the last one."""
     pairs = pairs[next((i for i, pair in enumerate(pairs) if any(pair)), len(pairs)) :]
     flat = [side for pair in reversed(pairs) for side in pair]
     if not flat:
@@ -118,7 +118,7 @@ def _pad(site: OnnxSite) -> fx.Node:
 
 @rule("CenterCropPad")
 def _center_crop_pad(site: OnnxSite) -> fx.Node:
-    """Return the given number of elements around the middle of each axis, with zeros where there are fewer."""
+    """Translate ONNX CenterCropPad: the given number of elements around the middle of each axis, padded with zeros."""
     shape, target = site.shape, site.numbers(1, "shape")
     axes = [normalise_axis(int(axis), len(shape)) for axis in site.attrs.get("axes", range(len(shape)))]
     pairs = [(0, 0)] * len(shape)
@@ -130,7 +130,7 @@ def _center_crop_pad(site: OnnxSite) -> fx.Node:
 
 @rule("Col2Im")
 def _image_of_columns(site: OnnxSite) -> fx.Node:
-    """Return the sum of blocks at their places in an image."""
+    """Translate ONNX Col2Im: the sum of blocks at their places in an image."""
     size, block = (site.numbers(i, role) for i, role in ((1, "image"), (2, "block")))
     need(len(size) == 2 and len(block) == 2, f"its image has {len(size)} axes")
     steps, gaps = ([int(n) for n in site.attrs.get(name, [1, 1])] for name in ("strides", "dilations"))
@@ -141,7 +141,7 @@ def _image_of_columns(site: OnnxSite) -> fx.Node:
 
 @rule("EyeLike")
 def _eye(site: OnnxSite) -> np.ndarray:
-    """Return 1 along a diagonal, which only the shape decides."""
+    """Translate ONNX EyeLike: 1 along a diagonal; only the shape of the input matters."""
     need(len(site.shape) == 2, f"it reads a tensor of shape {list(site.shape)}, no matrix")
     kind = site.integer("dtype", FLOAT)
     need(kind in (FLOAT, INT32, INT64), f"it makes type {kind}")
@@ -152,7 +152,7 @@ def _eye(site: OnnxSite) -> np.ndarray:
 
 @rule("DepthToSpace", "SpaceToDepth")
 def _blocks(site: OnnxSite) -> fx.Node:
-    """Return the channels and the pixels of blocks become each other."""
+    """Translate ONNX DepthToSpace and SpaceToDepth: channels become the pixels of blocks, or the reverse."""
     result = _output_shape(site)
     (n, c, h, w), block = site.shape, int(site.attrs["blocksize"])
     if site.op == "SpaceToDepth":
@@ -163,12 +163,12 @@ def _blocks(site: OnnxSite) -> fx.Node:
     return rearrange(site.builder, site.x, split, (0, 3, 4, 1, 5, 2), result)
 
 
-#: How close to a half a place is one, for the runtime: in single precision few are.
+#: Maximum distance from a half at which the runtime sees a half; in single precision few positions are exact.
 _HALF = 1e-5
 
 
 def _nearer(at: np.ndarray, up: bool) -> np.ndarray:
-    """Return the nearer whole number; of halves the larger or the smaller one."""
+    """Round to the nearest whole number; `up` chooses the direction for halves."""
     low = np.floor(at)
     return np.asarray(low + np.where(np.abs(at - low - 0.5) < _HALF, up, at - low > 0.5))
 
@@ -184,15 +184,15 @@ _ROUNDING_MODES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 #: Largest side of an image that is resized by a matrix.
 MAX_SIDE = 1 << 12
 
-#: Attributes of a resizing that one mode alone reads.
+#: Attributes of a resizing that only one mode reads.
 _RESIZES = {"nearest": ("nearest_mode",), "cubic": ("cubic_coeff_a", "exclude_outside")}
 
 
 @rule("Upsample", "Resize")
 def _resize(site: OnnxSite) -> fx.Node:
-    """Before opset 11 pixels are counted from the corner."""
+    """Translate ONNX Resize and Upsample; before opset 11 pixels are counted from the corner."""
     mode, coordinates = site.attrs.get("mode", "nearest"), site.attrs.get("coordinate_transformation_mode", "half_pixel")
-    # what the other modes alone read
+    # mark the attributes of other modes as read
     for name in {"nearest_mode", "cubic_coeff_a", "exclude_outside"} - set(_RESIZES.get(mode, ())):
         site.attrs.get(name)
     if site.op == "Upsample" or site.opset < 11:
@@ -200,7 +200,7 @@ def _resize(site: OnnxSite) -> fx.Node:
     size, scales = _resize_shape(site)
     need(len(size) == 4 and size[:2] == site.shape[:2] and "axes" not in site.attrs, f"it resizes {list(site.shape)} to {list(size)}")
     if size == site.shape:
-        # Runtimes copy it then, even where its scale is a little more than 1.
+        # Runtimes copy the input in this case, even if its scale is a little more than 1.
         return site.method("clone", site.x)
     target, factors = list(size[2:]), scales[2:]
     if mode == "nearest":
@@ -243,7 +243,7 @@ def _cubic(x: np.ndarray, a: float) -> np.ndarray:
 
 
 def _shares(at: np.ndarray, old: int, width: float, function: Callable[[np.ndarray], np.ndarray], *, outside: bool) -> np.ndarray:
-    """Return how much of each old pixel is in each new one, new × old; those `outside` count as the border, or not at all."""
+    """Return the weight of each old pixel in each new one, new × old; pixels `outside` count as the border, or not at all."""
     reach = int(np.ceil(2 * width)) + old
     pixels = np.arange(-reach, old + reach)
     shares = function((pixels - at[:, None].astype(np.float64)) / width)
@@ -254,7 +254,7 @@ def _shares(at: np.ndarray, old: int, width: float, function: Callable[[np.ndarr
 
 
 def _resize_coordinates(site: OnnxSite, coordinates: str, target: Sequence[int], factors: Sequence[float]) -> list[np.ndarray]:
-    """Return where each new row and column lies among the old ones (ONNX operators, Resize), in single precision as runtimes have it."""
+    """Return the position of each new row and column among the old ones (ONNX operators, Resize), in single precision as in runtimes."""
     positions = []
     for old, new, scale in zip(site.shape[2:], target, factors, strict=True):
         at, factor = np.arange(new, dtype=np.float32), np.float32(scale)
@@ -275,7 +275,7 @@ def _resize_coordinates(site: OnnxSite, coordinates: str, target: Sequence[int],
 
 
 def _resize_shape(site: OnnxSite) -> tuple[tuple[int, ...], list[float]]:
-    """Return the shape that a resizing makes, by scales or, in later opsets, to sizes; and the scales."""
+    """Return the shape after resizing, from scales or (in later opsets) from sizes, and the scales."""
     sizes = site.optional_stored(3, "sizes")
     if sizes is not None and sizes.size:
         size = tuple(int(n) for n in sizes)
@@ -290,13 +290,13 @@ def _resize_shape(site: OnnxSite) -> tuple[tuple[int, ...], list[float]]:
     return size, [float(scale) for scale in scales]
 
 
-# Operators of ONNX that read or write where another tensor says, as torch's functions.
+# Operators of ONNX that read or write at the places in another tensor, as torch's functions.
 
 
-#: Names of torch for the combination of a written number with the present one.
+#: Torch's names of reductions that combine a written number with the present one.
 _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
-#: Names of what samples an image; ONNX's had others before opset 20.
+#: Torch's names of sampling modes; ONNX had different names before opset 20.
 _SAMPLING_MODES = {"linear": "bilinear", "cubic": "bicubic"}
 
 
@@ -309,7 +309,7 @@ def _sizes_of(value: Value) -> tuple[int, ...]:
 
 
 def _indices(site: OnnxSite, sizes: Sequence[int]) -> fx.Node | np.ndarray:
-    """Return the input 1, indices into axes of these sizes (one, or one for each place along its last axis), counted from the first."""
+    """Return input 1: indices into axes of these sizes (one, or one per place along its last axis), counted from the first."""
     value = site.value(1)
     bound = np.array(sizes, np.int64) if len(sizes) > 1 else np.array(sizes[0], np.int64)
     if isinstance(value, np.ndarray):
@@ -333,7 +333,7 @@ def _reshape_node(site: OnnxSite, x: fx.Node, shape: Sequence[int]) -> fx.Node:
 
 
 def _select(site: OnnxSite, x: fx.Node, axis: int, indices: fx.Node | np.ndarray) -> fx.Node:
-    """Return the parts of a tensor along an axis that indices point at, in the shape of these."""
+    """Gather along an axis; the shape of the indices replaces the axis."""
     sizes, shape = _sizes_of(indices), shape_of(x)
     flat = indices.reshape(-1) if isinstance(indices, np.ndarray) else _reshape_node(site, indices, (prod(sizes),))
     selected = site.call(torch.index_select, x, axis, _as_tensor(site, flat))
@@ -356,14 +356,14 @@ def _gather_elements(site: OnnxSite) -> fx.Node:
 
 
 def _reduction(site: OnnxSite) -> str | None:
-    """Return the combination of a written number with the present one, by torch's name; None for none."""
+    """Return torch's name of the reduction that combines a written number with the present one; None if the number replaces it."""
     how = site.word("reduction", "none")
     need(how == "none" or how in _REDUCTIONS, f"its reduction is `{how[:20]}`")
     return _REDUCTIONS.get(how)
 
 
 def _scatter(site: OnnxSite, x: fx.Node, axis: int, indices: fx.Node, written: fx.Node, reduction: str | None) -> fx.Node:
-    """Return a tensor with numbers written into it, or combined with those that are there."""
+    """Write numbers into a tensor, or combine them with the present ones."""
     if reduction is None:
         return site.call(torch.scatter, x, axis, indices, written)
     return site.call(torch.scatter_reduce, x, axis, indices, written, reduction)
@@ -378,7 +378,7 @@ def _scatter_elements(site: OnnxSite) -> fx.Node:
 
 
 def _flat(site: OnnxSite, batch: int) -> tuple[fx.Node | np.ndarray, int]:
-    """Return the indices of several axes as one number each, counted over all of these axes, and how many axes these are with the batch's."""
+    """Flatten indices of several axes to one number each; return them and the number of indexed axes, batch axes included."""
     shape, sizes = site.shape, _sizes_of(site.value(1))
     if not sizes or not 0 <= batch < min(len(sizes), len(shape)) or shape[:batch] != sizes[:batch]:
         raise StretchError(f"its indices have the shape {list(sizes)} for {list(shape)}, {batch} axes of them alike")
@@ -396,7 +396,7 @@ def _flat(site: OnnxSite, batch: int) -> tuple[fx.Node | np.ndarray, int]:
 
 @rule("GatherND")
 def _gather_nd(site: OnnxSite) -> fx.Node:
-    """Return all axes that are pointed into are one, into which single numbers point."""
+    """Translate ONNX GatherND: merge all indexed axes into one, and gather by single indices."""
     shape = site.shape
     indices, last = _flat(site, site.integer("batch_dims"))
     return _select(site, _reshape_node(site, site.x, (prod(shape[:last]), *shape[last:])), 0, indices)
@@ -404,7 +404,7 @@ def _gather_nd(site: OnnxSite) -> fx.Node:
 
 @rule("ScatterND")
 def _scatter_nd(site: OnnxSite) -> fx.Node:
-    """Return all axes that are pointed into are one, and all others another."""
+    """Translate ONNX ScatterND: merge all indexed axes into one and all others into a second one."""
     shape, reduction = site.shape, _reduction(site)
     indices, last = _flat(site, 0)
     sizes, width = _sizes_of(indices), prod(shape[last:])
@@ -419,7 +419,7 @@ def _scatter_nd(site: OnnxSite) -> fx.Node:
 
 @rule("OneHot")
 def _one_hot(site: OnnxSite) -> fx.Node:
-    """Return where a place has the number that the tensor says, counted from the first or the last."""
+    """Translate ONNX OneHot: compare places with the indices, which may count from the last place."""
     values, depth = site.require_stored(2, "values").reshape(-1), int(site.require_stored(1, "depth").reshape(-1)[0])
     rank = len(site.shape)
     axis = normalise_axis(site.integer("axis", -1), rank + 1)
@@ -443,12 +443,12 @@ def _grid_sample(site: OnnxSite) -> fx.Node:
 
 @rule("AffineGrid")
 def _affine_grid(site: OnnxSite) -> fx.Node:
-    """Return the places of an image of this size after an affine map."""
+    """Translate ONNX AffineGrid: the pixel positions of an image of this size after an affine map."""
     size = site.numbers(1, "size")
     return site.call(F.affine_grid, site.x, size, site.flag("align_corners"))
 
 
-# Convolutions and pools of ONNX as torch's modules, the padding before them part of their windows.
+# Convolutions and pools of ONNX as torch's modules; the padding before them becomes part of their windows.
 _CONVOLUTIONS: dict[int, Callable[..., nn.Module]] = {3: nn.Conv1d, 4: nn.Conv2d, 5: nn.Conv3d}
 _TRANSPOSED: dict[int, Callable[..., nn.Module]] = {3: nn.ConvTranspose1d, 4: nn.ConvTranspose2d, 5: nn.ConvTranspose3d}
 _POOLS: dict[str, dict[int, Callable[..., nn.Module]]] = {
@@ -460,29 +460,29 @@ _GLOBAL_POOLS: dict[str, dict[int, Callable[..., nn.Module]]] = {
     "avg_pool": {3: nn.AdaptiveAvgPool1d, 4: nn.AdaptiveAvgPool2d, 5: nn.AdaptiveAvgPool3d},
 }
 
-#: Functions whose results are never below zero, and those whose results are not in the places of their inputs.
+#: Functions whose results are never below zero, and functions that map non-negative inputs to non-negative results.
 _POSITIVE = {torch.relu, F.relu6, torch.sigmoid, F.hardsigmoid, torch.softmax, torch.abs, torch.exp}
 _KEEPING = {torch.flatten, torch.reshape, torch.permute, torch.cat, F.interpolate, torch.mean, torch.amax}
 _KEEPING_MODULES = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
 
-#: So low that nothing is lower: replaces minus infinity where a format has none.
+#: Replaces minus infinity in formats that have no infinity.
 _LOWEST = -1e38
 
 
 @dataclass(frozen=True)
 class Window:
-    """How a window slides over an image; of each axis a number."""
+    """A window that slides over an image, with one number per axis."""
 
-    x: fx.Node  # The image.
+    x: fx.Node  # Node of the image.
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
     dilation: tuple[int, ...]
-    before: tuple[int, ...]  # Padding.
+    before: tuple[int, ...]  # Padding before the image; `behind` is the padding after it.
     behind: tuple[int, ...]
 
     @classmethod
     def from_site(cls, site: OnnxSite, kernel: Sequence[int]) -> "Window":
-        """Return the window of a node; padding is worked out where the file leaves it to the runtime."""
+        """Return the window of a node; automatic padding is computed."""
         axes, auto = len(kernel), site.attrs.get("auto_pad", "NOTSET")
         stride, dilation = tuple(site.pair("strides")), tuple(site.pair("dilations"))
         stated = [int(n) for n in site.attrs.get("pads", [0] * 2 * axes)]
@@ -495,7 +495,7 @@ class Window:
 
     @property
     def is_symmetric(self) -> bool:
-        """Whether both sides are padded alike."""
+        """Whether both sides of each axis have equal padding."""
         return self.before == self.behind
 
     @property
@@ -504,12 +504,12 @@ class Window:
         return self.is_symmetric and all(pad <= k // 2 for pad, k in zip(self.before, self.kernel, strict=True))
 
     def pad(self, builder: Builder, value: float = 0.0) -> fx.Node:
-        """Return the image with a number around it."""
+        """Pad the image with a number."""
         flat = [side for pair in zip(reversed(self.before), reversed(self.behind), strict=True) for side in pair]
         return builder.call(F.pad, self.x, flat, "constant", value) if any(flat) else self.x
 
     def merge_padding(self, *allowed: float) -> "Window":
-        """Return the window with a padding by one of these numbers, of which the image is the result, as part of its own."""
+        """Merge a padding of the image into the window if its value is one of the allowed numbers."""
         axes = len(self.kernel)
         if self.x.op != "call_function" or self.x.target is not F.pad or self.x.args[2] != "constant":
             return self
@@ -525,7 +525,7 @@ class Window:
         return replace(self, x=earlier, before=before, behind=behind)
 
     def symmetrize(self) -> "Window":
-        """As much padding behind each axis as before it where no window reads what that adds: torch pads both sides alike."""
+        """Equalise the padding of both sides if no window reads the added elements, because torch pads both sides equally."""
         behind = []
         for size, k, s, d, first, last in zip(
             shape_of(self.x)[2:], self.kernel, self.stride, self.dilation, self.before, self.behind, strict=True
@@ -585,18 +585,18 @@ def _conv_transpose(site: OnnxSite) -> fx.Node:
 
 @rule("MaxPool")
 def _max_pool(site: OnnxSite) -> fx.Node:
-    """Return the largest of each window; padding never is."""
+    """Translate ONNX MaxPool; padding is never the maximum."""
     need(site.results <= 1 and not site.flag("storage_order"), "it gives the places of the largest elements too")
     window, up = Window.from_site(site, site.pair("kernel_shape")), site.flag("ceil_mode")
     earlier = site.x.args[0] if site.x.op == "call_function" and site.x.target is F.pad else site.x
-    # Where nothing is below zero, zeros are never larger than the largest either.
+    # Where no element is below zero, padding with zeros does not change the maximum.
     floor = isinstance(earlier, fx.Node) and nonnegative(earlier, site.builder, of_input=False)
     window = window.merge_padding(*([-inf, 0.0] if floor else [-inf]))
     return _pool_window(site, window if up else window.symmetrize(), "max_pool", -inf, ceil_mode=up, dilation=window.dilation)
 
 
 def _pool_window(site: OnnxSite, window: Window, kind: str, fill: float, **options: Any) -> fx.Node:
-    """Return a pool of torch, or one of ours where its sides are padded differently; of a row or a volume the image is padded before it."""
+    """Build a pool of torch, or our padded one if sides differ; rows and volumes are padded before the pool."""
     make, sizes = _POOLS[kind][len(site.shape)], {"kernel": window.kernel, "stride": window.stride}
     if window.fits_torch_pool:
         return site.module(make(*sizes.values(), window.before, **options), window.x)
@@ -621,14 +621,14 @@ def _mean(site: OnnxSite, x: fx.Node, *, counted: bool, up: bool) -> fx.Node:
     if not any((*window.before, *window.behind)) and not up:
         inner = window.merge_padding(0.0).symmetrize()
         window = inner if inner.fits_torch_pool else window
-        # Without padding it does not matter, and torch's own networks count it.
+        # Without padding the option has no effect, and torch's own networks set it.
         counted = True
     return _pool_window(site, window, "avg_pool", 0.0, ceil_mode=up, count_include_pad=counted)
 
 
 @rule("LpPool")
 def _norm_pool(site: OnnxSite) -> fx.Node:
-    """Return the p-norm of each window: the mean of powers, times how many they are."""
+    """Translate ONNX LpPool: the p-norm of each window, from the mean of powers times their number."""
     kernel, p = site.pair("kernel_shape"), site.integer("p", 2)
     if p < 1 or site.flag("ceil_mode") or any(n != 1 for n in site.pair("dilations")):
         raise StretchError("its window has gaps or overhangs, or it is of no norm")
@@ -646,7 +646,7 @@ def _norm_of_image(site: OnnxSite) -> fx.Node:
 
 
 def pooled_to_one(site: OnnxSite, kind: str = "avg_pool") -> fx.Node:
-    """Return the mean or the maximum of each channel of a row, an image or a volume, as one pixel."""
+    """Pool a row, an image or a volume to one pixel: the mean or the maximum of each channel."""
     rank = len(site.shape)
     need(rank in _GLOBAL_POOLS[kind], f"it pools a tensor of shape {list(site.shape)}, which is no row, image or volume")
     return site.module(_GLOBAL_POOLS[kind][rank](1))
@@ -656,7 +656,7 @@ RULES.update({"GlobalAveragePool": pooled_to_one, "GlobalMaxPool": partial(poole
 
 
 def nonnegative(x: fx.Node, builder: Builder, *, of_input: bool) -> bool:
-    """Return whether no number of a tensor is below zero for sure; `of_input` says whether none of the network's input is."""
+    """Return whether no element of a tensor can be below zero; `of_input` says that the network's inputs have none."""
     waiting, seen = [x], set()
     while waiting:
         node = waiting.pop()

@@ -1,4 +1,4 @@
-"""An ONNX file as a torch network, node by node: the inputs of an operator's rule, the facts of these, and its writing."""
+"""Build a torch network from an ONNX file, node by node: the inputs of each operator's rule, facts about them, and the lowering."""
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ from stretch.network.models.builder import (
     with_weights,
 )
 
-#: Operators that move or choose bytes, or compare them, whatever they represent.
+#: Operators that move, choose or compare bytes, whatever numbers the bytes represent.
 MOVING = frozenset(
     {
         *("ArgMax", "ArgMin", "Concat", "DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND"),
@@ -52,13 +52,13 @@ MOVING = frozenset(
 
 @dataclass(frozen=True, eq=False)
 class Quantisation:
-    """Real numbers that bytes represent: (byte − zero point) · scale."""
+    """Mapping from bytes to real numbers: (byte − zero point) · scale."""
 
-    scale: np.ndarray  # One number, or one for each place along an axis.
-    zero_point: np.ndarray  # The byte that represents zero, of the element type of the bytes.
+    scale: np.ndarray  # One number, or one per place along an axis.
+    zero_point: np.ndarray  # Byte that represents zero, in the element type of the bytes.
 
     def __post_init__(self) -> None:
-        """Refuse numbers that are no quantisation."""
+        """Refuse numbers that are no valid quantisation."""
         need(bool(self.scale.dtype == np.float32 and np.isfinite(self.scale).all()), "its scale is no real number")
         if self.zero_point.dtype.kind not in "iu" or self.zero_point.size not in (1, self.scale.size):
             raise StretchError(
@@ -70,7 +70,7 @@ class Quantisation:
         return np.array_equal(self.scale.ravel(), other.scale.ravel()) and np.array_equal(self.zero_point.ravel(), other.zero_point.ravel())
 
     def dequantize(self, stored: np.ndarray, axis: int = 0) -> np.ndarray:
-        """Return the values that stored bytes encode; `axis` is the one along which scales differ."""
+        """Return the real values of stored bytes; `axis` is the axis along which scales differ."""
         zero, scale = self._along(self.zero_point, stored, axis), self._along(self.scale, stored, axis)
         return np.asarray((stored.astype(np.float32) - zero) * scale, np.float32)
 
@@ -88,14 +88,14 @@ class Quantisation:
 
 @dataclass(frozen=True)
 class QuantisedTensor:
-    """Output of a rule where the file has bytes: their reals, and how bytes represent these."""
+    """Output of a rule that is bytes in the file: the real numbers, and the quantisation of the bytes."""
 
     node: fx.Node
     quant: Quantisation
 
 
 def requantise(builder: Builder, x: fx.Node, old: Quantisation, new: Quantisation) -> fx.Node:
-    """Return the reals whose bytes, made with one quantisation, are read with another."""
+    """Return the real numbers that result from bytes written with one quantisation and read with another."""
     if old.equals(new):
         return x
     if max(old.scale.size, new.scale.size, old.zero_point.size, new.zero_point.size) > 1 or old.scale.item() <= 0:
@@ -107,7 +107,7 @@ def requantise(builder: Builder, x: fx.Node, old: Quantisation, new: Quantisatio
 
 
 def common_quantisation(op: str, quants: Sequence[Quantisation | None]) -> Quantisation | None:
-    """Return the quantisation of what an operator makes that knows nothing of them; None if it reads no bytes."""
+    """Return the quantisation that an operator on bytes passes on from its inputs; None if it reads no bytes."""
     result = [quant for quant in quants if quant is not None]
     if not result:
         return None
@@ -117,11 +117,11 @@ def common_quantisation(op: str, quants: Sequence[Quantisation | None]) -> Quant
 
 
 class Attributes(Mapping[str, Any]):
-    """Attributes of an operator by name, which remember which of them a rule asked for."""
+    """Attributes of an operator by name; remembers which ones a rule has read."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = dict(values)
-        #: Names that were read, of attributes that there are or not.
+        #: Names that were read, whether or not the operator has them.
         self.read: set[str] = set()
 
     def __getitem__(self, name: str) -> Any:
@@ -130,30 +130,30 @@ class Attributes(Mapping[str, Any]):
         return self._values[name]
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the names of the attributes; reading these does not count as reading the attributes."""
+        """Yield the names of the attributes, without marking the attributes as read."""
         return iter(self._values)
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of attributes."""
         return len(self._values)
 
     def check(self, usual: Callable[[str], Any], harmless: Collection[str]) -> None:
-        """Refuse attributes that no rule read: they may change the result, unless they are as `usual` or `harmless`."""
+        """Refuse attributes that no rule read and that may change the result; those with `usual` values or `harmless` names pass."""
         for name, value in self._values.items():
             if name not in self.read and name not in harmless and not np.array_equal(value, usual(name)):
                 raise StretchError(f"its attribute `{name[:60]}` is {str(value)[:60]}, and that is not understood")
 
 
-#: Input of a node: a tensor of the running network, a stored one, or nothing.
+#: Input of a node: a tensor of the network, a stored array, or None if it is left out.
 Value = fx.Node | np.ndarray | None
 
 
 @dataclass(frozen=True)
 class OnnxSite(Site[fx.Node]):
-    """One node, as its rule sees it."""
+    """One node as its rule sees it."""
 
-    opset: int = 0  # Of its file.
-    quants: Sequence[Quantisation | None] = ()  # For each input that is rounded to bytes in the file, the meaning of the bytes.
+    opset: int = 0  # Opset of the file.
+    quants: Sequence[Quantisation | None] = ()  # Quantisation of each input that the file rounds to bytes; None for other inputs.
 
     @property
     def x(self) -> fx.Node:
@@ -161,71 +161,71 @@ class OnnxSite(Site[fx.Node]):
         return self.tensor(0)
 
     def tensor(self, i: int) -> fx.Node:
-        """Return the input `i` as a tensor of the network, a stored one among its parameters."""
+        """Return input `i` as a tensor of the network; a stored one becomes a parameter."""
         if (value := self.value(i)) is None:
             raise StretchError(f"it has no input {i}")
         return value if isinstance(value, fx.Node) else self.add_tensor(value, i)
 
     def method(self, name: str, x: fx.Node, *args: Any) -> fx.Node:
-        """Return a call of a method of a tensor."""
+        """Add a call of a method of a tensor, and return its node."""
         return self.builder.method(name, x, *args)
 
     def module(self, module: nn.Module, x: fx.Node | None = None, /, **numbers: np.ndarray | None) -> fx.Node:
-        """Return a module with these weights that reads a tensor, the first input unless another is given."""
+        """Add a module with these weights that reads a tensor (default: the first input), and return its node."""
         return self.builder.module(with_weights(module, **numbers), self.x if x is None else x, self.name)
 
     def word(self, name: str, usual: str) -> str:
-        """Return an attribute that is a word."""
+        """Return a text attribute."""
         return str(self.attrs.get(name, usual))
 
     def quantisation_of(self, i: int) -> Quantisation | None:
-        """Return the scale of the bytes of input `i`; None if they are no bytes that the network computes."""
+        """Return the quantisation of input `i`; None if the network does not compute it as bytes."""
         return self.quants[i] if i < len(self.quants) else None
 
     def int_list(self, name: str, i: int) -> list[int] | None:
-        """Return the whole numbers that are an attribute, or a stored input in later opsets; None where both are left out."""
+        """Return whole numbers from an attribute, or from a stored input in later opsets; None if both are missing."""
         if self.value(i) is not None:
             return self.numbers(i, name)
         return None if name not in self.attrs else [int(n) for n in self.attrs[name]]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of its first input."""
+        """Shape of the node's first input."""
         return shape_of(self.x)
 
     def pair(self, name: str, usual: int = 1) -> list[int]:
-        """Return a number for each axis of a window."""
+        """Return one number per axis of a window."""
         axes = len(self.shape) - 2
         numbers = [int(n) for n in self.attrs.get(name, [usual] * axes)]
         need(len(numbers) == axes, f"its {name} is {numbers} for {axes} axes")
         return numbers
 
 
-#: One result of a node: computed, rounded in the file besides, or known already.
+#: One result of a node: computed, computed and rounded in the file, or constant.
 Result = fx.Node | QuantisedTensor | np.ndarray
 
-#: Writes what a node computes, and gives its results.
+#: Function that builds the computation of a node and returns its results.
 Rule = Callable[[OnnxSite], Result | Sequence[Result]]
 
-#: Rules by the name of the operator, which has its domain before it where that is not ONNX's own (`com.microsoft.QGemm`);
-#: every file of this package adds its own.
+#: Rules by the name of the operator, preceded by its domain unless it is ONNX's own (`com.microsoft.QGemm`);
+#: every file of this package adds its own rules.
 RULES: RuleTable[Rule] = RuleTable()
 
-#: Operators whose rules state the meaning of the bytes in their outputs; of all others `MOVING` names those that may read any.
+#: Operators whose rules define the meaning of the bytes in their outputs; all others may read bytes only if `MOVING` has them.
 QUANTISING: set[str] = set()
 
 
 def rule(*names: str, quantising: bool = False) -> Callable[[Rule], Rule]:
-    """Register the rule of operators of these names; `quantising` if it defines the scale of bytes."""
+    """Register a rule for operators with these names; `quantising` if the rule defines the scale of bytes."""
     if quantising:
         QUANTISING.update(names)
     return RULES.add(*names)
 
 
-#: The oldest opset in which the evaluator knows scales; they meant the same before.
+#: The oldest opset in which the evaluator knows scales; their meaning was the same before.
 _RESIZE_OPSET = 21
 
-#: Domains of ONNX's own operators, and one whose operators ONNX Runtime's quantisers write.
+#: Domains of ONNX's own operators, and the domain that ONNX Runtime's quantisers use.
 _OWN, _RUNTIME = ("", "ai.onnx"), "com.microsoft"
 
 #: Operators whose result is part of their input, and may be empty: exporters cut the shapes of single numbers out of others.
@@ -233,13 +233,13 @@ _CUTTING = ("Slice",)
 
 
 def compute_constant(node: Any, reads: list[np.ndarray | None], attrs: Mapping[str, Any], opset: int) -> list[np.ndarray]:
-    """Return the results of a node that reads nothing but known tensors.
+    """Return the results of a node whose inputs are all constant.
 
-    They are computed by the reference evaluator of the `onnx` package, once it is sure how large they are.
+    The reference evaluator of the `onnx` package computes them, after a check of their size.
 
     Args:
         node: The `onnx.NodeProto`.
-        reads: Its inputs; None for one that is left out.
+        reads: Inputs of the node; None for one that is left out.
     """
     from onnx.reference import ReferenceEvaluator
 
@@ -253,7 +253,7 @@ def compute_constant(node: Any, reads: list[np.ndarray | None], attrs: Mapping[s
     function = helper.make_function("known", "node", [*feed], node.output, [node], [helper.make_opsetid("", spoken)])
     try:
         run_result = ReferenceEvaluator(function).run(None, feed, attributes={})
-    # The evaluator raises whatever numpy does.
+    # The evaluator raises any exception that numpy raises.
     except Exception as error:
         raise StretchError(f"it cannot be computed from what the file stores: {first_line(error)[:120]}") from error
     arrays = [np.asarray(item) for item in run_result]
@@ -261,9 +261,9 @@ def compute_constant(node: Any, reads: list[np.ndarray | None], attrs: Mapping[s
 
 
 def by_rule(rule: Rule, site: OnnxSite) -> list[np.ndarray]:
-    """Return the results of a node that reads nothing but known tensors, by the rule for one of the network.
+    """Compute a node whose inputs are all constant by its rule.
 
-    For operators whose shapes bundles do not know; sizes are those that a network may have.
+    This serves operators whose shapes bundles do not know; sizes have the limits of a network.
     """
     read = site.inputs[0]
     first = site.builder.add_tensor(read, "x0") if isinstance(read, np.ndarray) else read
@@ -281,7 +281,7 @@ def cost_of(op: str, inputs: Sequence[Value], attrs: Mapping[str, Any], results:
 
 
 def _to_constant(x: Any) -> Any:
-    """Return the facts of a tensor, for these rules, that the network computes or the file stores; anything else as it is."""
+    """Return the facts that these rules need about a computed or stored tensor; any other value unchanged."""
     if isinstance(x, fx.Node):
         return KnownTensor(shape_of(x))
     if not isinstance(x, np.ndarray):
@@ -294,10 +294,10 @@ def _to_constant(x: Any) -> Any:
 # An ONNX file as a torch network, node by node.
 
 
-#: Opsets whose operators are read.
+#: Opsets that can be read.
 OPSETS = range(9, onnx.defs.onnx_opset_version() + 1)
 
-#: Attributes that change no result here: of training, of types, or implied by shapes as well.
+#: Attributes that change no result here: they concern training or types, or follow from shapes.
 HARMLESS: dict[str, tuple[str, ...]] = {
     "Attention": ("q_num_heads", "kv_num_heads"),
     "BatchNormalization": ("momentum",),
@@ -339,7 +339,7 @@ def _initializers(path: Path, graph: Any) -> dict[str, np.ndarray]:
 
 
 def _external_bytes(path: Path, tensor: Any) -> int:
-    """Return the bytes of a weight in another file, which must be in the model's folder."""
+    """Return the size of a weight in another file, in bytes; the file must be in the model's folder."""
     if tensor.data_location != EXTERNAL:
         return 0
     location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
@@ -355,48 +355,48 @@ def _external_bytes(path: Path, tensor: Any) -> int:
 
 
 def array(path: Path, tensor: Any) -> np.ndarray:
-    """Return the numbers of a stored tensor; half precision as reals."""
+    """Return the numbers of a stored tensor; half precision becomes single precision."""
     try:
         stored_tensor(tensor, path)
         values = numpy_helper.to_array(tensor, base_dir=str(path.parent))
     except StretchError as error:
         raise StretchError(f"{path} cannot be read: {error.message}", "export it again, in single precision") from error
-    # A file of weights that ends too early, or numbers that are none.
+    # The file of weights may end too early, or the numbers may be invalid.
     except Exception as error:
         raise StretchError(f"weight `{tensor.name[:80]}` of {path} cannot be read: {str(error)[:120]}", "export it again") from error
     return values.astype(np.float32) if values.dtype == np.float16 else values
 
 
 def _input_end(value: Any, last: bool, readers: Readers) -> End:
-    """Return what the file states about an input."""
+    """Return the file's statement about an input."""
     kind, dims = value.type.tensor_type.elem_type, value.type.tensor_type.shape.dim
-    # some write the same name where nothing is known of any length
+    # some exporters write one fixed name for every axis of unknown length
     symbols = [dim.dim_param if dim.dim_param.isidentifier() and dim.dim_param not in _NAMELESS else "" for dim in dims]
-    # a batch that is open is 1
+    # an open batch is 1
     sizes = [Size(max(0, dim.dim_value) or int(not axis), symbol) for axis, (dim, symbol) in enumerate(zip(dims, symbols, strict=True))]
     name = "float32" if kind == FLOAT else TYPE_NAMES.get(kind, f"element type {kind}")
-    # a number by itself has a shape of no axes
+    # a scalar has a shape without axes
     axes = sizes if sizes or value.type.tensor_type.HasField("shape") else None
     return End(value.name, [sizes[i] for i in TO_FIRST] if last else axes, name, readers.cast(value.name, REALS))
 
 
-#: Attributes of ONNX that are tensors, and those that are graphs.
+#: Types of ONNX attributes that are tensors, and of those that are graphs.
 _TENSOR, _GRAPHS = 4, (5, 10)
 
 
 def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.GraphModule:
-    """Return the network in an ONNX file of any exporter, in evaluation mode; of several outputs it returns a dictionary by their names.
+    """Load the network of an ONNX file of any exporter, in evaluation mode; it returns several outputs as a dictionary by their names.
 
-    Weights that are stored in int8 become reals, and operators that round activations are left out. Weights in other files are read from
-    its folder.
+    Weights that are stored in int8 become reals, and operators that round activations are removed. Weights in other files are read from
+    the model's folder.
 
     Args:
         path: The file.
-        input_shape: Of its input or of several, as `stretch.network.models.builder.resolve_input_shapes` takes them, images as N×C×H×W; what the
-            file states if None, with a batch of 1 where it leaves that open.
+        input_shape: Shape of its input or shapes of several, as `stretch.network.models.builder.resolve_input_shapes` takes, images as N×C×H×W;
+            the file's own shapes if None, with a batch of 1 where the file leaves it open.
 
-    An image whose channels are last in the file, and which is turned before anything else is done, is N×C×H×W here.
-    The module states its inputs: `stretch.network.models.builder.finish_network`.
+    An image with its channels last in the file, which the file transposes first, is N×C×H×W here.
+    The module describes its inputs: `stretch.network.models.builder.finish_network`.
     """
     try:
         return _Lowering(Path(path), input_shape).network()
@@ -417,13 +417,13 @@ class _Lowering:
         self._outputs = [value.name for value in graph.output]
         self._halves = any(tensor.data_type == FLOAT16 for tensor in graph.initializer)
         self._values: dict[str, Value] = {**_initializers(path, graph)}
-        # files of old list their weights among the inputs
+        # old files list their weights among the inputs
         inputs, readers = [value for value in graph.input if value.name not in self._values], Readers(graph.node)
         last = [len(value.type.tensor_type.shape.dim) == 4 and readers.turn(value.name) for value in inputs]
         self._ends = named_ends(path, [_input_end(*pair, readers) for pair in zip(inputs, last, strict=True)])
         self._shapes = resolve_input_shapes(path, self._ends, input_shape)
         self._builder = Builder(self._shapes)
-        #: Images whose channels are last, which are turned before anything else is done.
+        #: Images with their channels last, which the file transposes first.
         self._last = [end for end, turns in zip(self._ends, last, strict=True) if turns]
         for end in self._ends:
             x = self._builder.inputs[end.argument]
@@ -432,7 +432,7 @@ class _Lowering:
         self._rounded = 0
 
     def network(self) -> fx.GraphModule:
-        """Return the network."""
+        """Build the network."""
         for i, node in enumerate(self._nodes):
             stated = {item.name: _to_str(helper.get_attribute_value(item)) for item in node.attribute if item.type in PLAIN_ATTRIBUTES}
             with reading(
@@ -445,17 +445,17 @@ class _Lowering:
         return finish_network(self._path, self._builder.finish(returned, "Network"), self._shapes, self._ends, self._warnings(), own)
 
     def _describe(self, i: int) -> str:
-        """Return how messages name a node."""
+        """Return the name of a node in messages."""
         node = self._nodes[i]
         return f"node `{(node.name or f'{node.op_type}_{i}')[:80]}` ({node.op_type[:60]})"
 
     def _output_nodes(self, node: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Return the values of a node's results in the network; none of those that the file rounds."""
+        """Return the network's nodes for the results of a node of the file, without those that the file rounds."""
         values = {name: self._values.get(name) for name in node.output if name and name not in self._quants}
         return {name: (value.name, ()) for name, value in values.items() if isinstance(value, fx.Node)}
 
     def _own_file(self, keys: Sequence[str]) -> SourceFile:
-        """Return the ends of the file, and how precisely it computes."""
+        """Return the inputs and outputs of the file, and the precision in which it computes."""
         turned = {end.name: TO_LAST if end in self._last else () for end in self._ends}
         inputs = [
             SourceTensor(end.name, end.argument, permute_shape(self._shapes[end.argument], turned[end.name]), end.kind, turned[end.name])
@@ -466,14 +466,14 @@ class _Lowering:
         return SourceFile(tuple(inputs), tuple(outputs), "int8" if self._rounded else "fp16" if self._halves else "fp32")
 
     def _result(self, name: str) -> fx.Node:
-        """Return the value that the network returns as an output of this name; a stored tensor as it is."""
+        """Return the node that the network returns as an output of this name; stored tensors become parameters."""
         value = require(self._values.get(name), f"{self._path} returns `{name[:80]}`, which nothing computes")
         return (
             self._builder.to_reals(value) if isinstance(value, fx.Node) else self._builder.add_tensor(np.asarray(value, np.float32), name)
         )
 
     def _warnings(self) -> list[str]:
-        """Return the differences from the file."""
+        """Return warnings about differences from the file."""
         path, warnings = self._path, []
         for end in self._last:
             subject = "the input" if len(self._ends) == 1 else f"the input `{end.name[:80]}`"
@@ -502,12 +502,12 @@ class _Lowering:
                     self._quants[name] = result.quant
 
     def _decide(self, node: Any) -> None:
-        """Lower the one branch of an `If` that these sizes take, as exporters leave them where a number of axes decides."""
+        """Lower the branch of an `If` that these sizes select; exporters write it when the number of axes decides."""
         condition = self._values[node.input[0]]
         if not isinstance(condition, np.ndarray) or condition.size != 1:
             raise StretchError("it decides by what is computed from the inputs")
         graph = {item.name: item.g for item in node.attribute}["then_branch" if condition.all() else "else_branch"]
-        # the names within a branch are its own
+        # names within a branch are local to it
         values, quants = dict(self._values), dict(self._quants)
         self._values |= _initializers(self._path, graph)
         for inner in graph.node:
@@ -551,12 +551,12 @@ class _Lowering:
         return results
 
     def _check_unread(self, node: Any, attrs: Attributes) -> None:
-        """Refuse attributes that its rule did not ask for: they may change the result."""
+        """Refuse attributes that the rule did not read, because they may change the result."""
 
         def usual(name: str) -> Any:
             try:
                 stated = onnx.defs.get_schema(node.op_type, self._opset, "").attributes[name].default_value
-            # of a domain that states nothing, or unknown there
+            # the domain has no schema, or the operator is unknown in it
             except (onnx.defs.SchemaError, KeyError):
                 return None
             return _to_str(helper.get_attribute_value(stated)) if stated.type else None
@@ -564,7 +564,7 @@ class _Lowering:
         attrs.check(usual, HARMLESS.get(node.op_type.removeprefix("QLinear"), ()))
 
     def _attributes(self, node: Any) -> dict[str, Any]:
-        """Return the attributes by name; stored tensors as arrays."""
+        """Return the attributes of a node by name; stored tensors become arrays."""
         need(
             all(item.type not in _GRAPHS and not item.ref_attr_name for item in node.attribute),
             "it holds a graph that runs only for some values",
@@ -576,12 +576,12 @@ class _Lowering:
 
 
 def _to_str(value: Any) -> Any:
-    """Return an attribute's value, words as strings."""
+    """Return an attribute's value, with bytes decoded to text."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def _short_name(name: str, op: str) -> str:
-    """Return a node's name without what exporters add to every one: its operator, and repeated parts of its path."""
+    """Return a node's name without the parts that exporters add: its operator, and repeated parts of its path."""
     parts = [part for part in name.split("/") if part]
     if len(parts) > 1 and parts[-1].startswith(op):
         parts = parts[:-1]
