@@ -1,4 +1,4 @@
-"""A design applied to the torch module."""
+"""Apply a design to a torch module."""
 
 from stretch.transform.build import build
 from stretch.transform.model import Branch, BranchedModel, BranchedSegment

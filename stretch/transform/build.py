@@ -1,4 +1,4 @@
-"""Builds the branched module of a design, with weights inherited from a captured network."""
+"""Build the branched module of a design, with weights inherited from a captured network."""
 
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
@@ -22,7 +22,7 @@ def build(captured: Captured, design: BranchDesign) -> BranchedModel:
     """Build the branched network, with weights inherited from the original.
 
     Kept channels are those with the largest L1 norm; entries and joins start as
-    selections, so that a branch that keeps everything passes it on unchanged.
+    selections, so that a branch that keeps all channels passes them on unchanged.
 
     Returns:
         The module, in evaluation mode.
@@ -52,7 +52,7 @@ def build(captured: Captured, design: BranchDesign) -> BranchedModel:
 def inherited_channels(
     captured: Captured, design: BranchDesign, branched: Sequence[Sequence[ScaledBranch]] | None = None
 ) -> list[list[InheritedChannels]]:
-    """Return the parts of the original that the branches of all segments keep, in order."""
+    """Return the channels of the original that each branch of each segment keeps, in order."""
     families = []
     arriving = InputChannels.of(torch.arange(width(backbone_of(captured.graph).graph.input.shape)))
     for part, branches in zip(design.segments, branched or scaled_branches(captured.graph, design), strict=True):
@@ -65,9 +65,9 @@ def inherited_channels(
 def _inherit_branches(
     captured: Captured, part: SegmentDesign, branches: Sequence[ScaledBranch], arriving: InputChannels
 ) -> list[InheritedChannels]:
-    """Return the parts of the original that the branches of a segment keep."""
+    """Return the channels of the original that each branch of a segment keeps."""
     if join_of(part.join).exact:
-        # Parts of one whole, of which every unit stays.
+        # The branches are parts of one whole, so every unit stays.
         undivided_branch = branches[0]
         chosen = choose_units(
             undivided_branch, importance(undivided_branch.source, undivided_branch.channels, captured.weights), 0, sliced=False
@@ -90,7 +90,7 @@ def fill_branch(
     matches: Mapping[str, str] | None = None,
     only: Container[str] | None = None,
 ) -> None:
-    """Give one branch its weights."""
+    """Copy the inherited weights into one branch."""
     for name, weights in inherited.weights(captured, matches).items():
         if only is None or name in only:
             load_weights(module.get_submodule(name), weights)
@@ -101,18 +101,18 @@ def fill_branch(
         load_weights(module.get_submodule(ENTRY_CONV), {"weight": _selection_weights(original, inherited.input_channels)})
         norm = module.get_submodule(ENTRY_NORM)
         assert isinstance(norm, nn.BatchNorm2d)
-        # With this variance the batch norm is the identity up to one bit.
+        # With this variance the batch norm is the identity, except for one bit.
         statistics_of(norm)[1].fill_(1 - norm.eps)
 
 
 def is_original(part: SegmentDesign, segment: Segment) -> bool:
-    """Return whether a segment of a design is the original's: whole at full size, or exact parts of it."""
+    """Return whether a segment of a design equals the original's: whole at full size, or exact parts of it."""
     full_size = all((b.depth, b.width, b.entry) == (segment.depth, segment.width, "none") for b in part.branches)
     return full_size and (part.whole or join_of(part.join).exact)
 
 
 def fold_norms(model: nn.Module) -> None:
-    """Fold batch norms of a network's branches into the convolutions before them: it computes the same, in evaluation mode, in less time."""
+    """Fold the batch norms of branches into the convolutions before them, which gives the same results in evaluation mode in less time."""
     for branch in (module for module in model.modules() if isinstance(module, Branch)):
         readers = Counter(read for _, reads, _ in branch.steps for read in reads)
         for name, (read, *_), _ in branch.steps:
@@ -130,13 +130,13 @@ def load_weights(module: nn.Module, weights: dict[str, torch.Tensor]) -> None:
 
 
 def _selection_weights(channels: torch.Tensor, present: InputChannels) -> torch.Tensor:
-    """Return 1×1 convolution weights that select original channels `wanted` from a backbone, (out, in, 1, 1)."""
+    """Return 1×1 convolution weights that select the original `channels` from the `present` ones, (out, in, 1, 1)."""
     picks = (channels[:, None] == present.index[None, :]).float() * present.share[None, :]
     return picks[:, :, None, None]
 
 
 def start_joins(segment: BranchedSegment, part: SegmentDesign, family: Sequence[InheritedChannels]) -> None:
-    """Initialise joins to pass each original channel from a branch that kept it; channels that no branch kept are zero."""
+    """Initialise joins to pass on each original channel from a branch that keeps it; channels that no branch keeps are zero."""
     join = join_of(part.join)
     if not join.convolves:
         return
@@ -157,7 +157,7 @@ def start_joins(segment: BranchedSegment, part: SegmentDesign, family: Sequence[
 
 
 def _channels_after(part: SegmentDesign, backbones: list[torch.Tensor], captured: Captured) -> InputChannels:
-    """Return the backbone behind a segment."""
+    """Return the channels of the backbone after a segment."""
     if join_of(part.join).convolves:
         return InputChannels.of(torch.arange(width(captured.graph.by_name[part.end].shape)))
     if join_of(part.join).exact:

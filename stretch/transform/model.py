@@ -22,10 +22,10 @@ Weights = dict[str, dict[str, Any]]
 
 
 def weights_in_parts(graph: OpGraph, weights: Mapping[str, Mapping[str, Any]]) -> Weights:
-    """Return the weights of a graph's operators, those of parts cut out of the whole operator's; they share its storage.
+    """Return a graph's weights with an operator's weights divided among its parts; the parts share its storage.
 
     Args:
-        graph: As processors run it (`predictors.rewrites`).
+        graph: The graph as processors run it (`predictors.rewrites`).
     """
     in_parts: Weights = {name: dict(tensors) for name, tensors in weights.items()}
     for owner, parts in _parts(graph).items():
@@ -37,7 +37,7 @@ def weights_in_parts(graph: OpGraph, weights: Mapping[str, Mapping[str, Any]]) -
 
 
 def weights_of_wholes(graph: OpGraph, weights: Mapping[str, Mapping[str, Any]]) -> Weights:
-    """Return the inverse of `weights_in_parts`; an operator lacks a weight if one of its parts does."""
+    """Return the inverse of `weights_in_parts`; an operator lacks a weight if one of its parts lacks it."""
     in_wholes: Weights = {name: dict(tensors) for name, tensors in weights.items()}
     for owner, parts in _parts(graph).items():
         part_weights = [in_wholes.pop(name, {}) for name in parts]
@@ -47,7 +47,7 @@ def weights_of_wholes(graph: OpGraph, weights: Mapping[str, Mapping[str, Any]]) 
 
 
 def _parts(graph: OpGraph) -> dict[str, list[str]]:
-    """Return the parts with weights of each whole operator, in order of their channels."""
+    """Return the parts with weights of each divided operator, in order of their channels."""
     parts: dict[str, list[str]] = {}
     for op in graph.ops:
         if owner_of(op) != op.name and graph.op_weights(op):
@@ -59,28 +59,28 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 def to_channels_last(module: Network) -> Network:
-    """Return the lay the weights of a network's convolutions out channels last, which GPUs compute faster; return the network."""
-    # torch's stub of `Module.to` lacks this form, which its documentation has
+    """Store the weights of a network's convolutions channels last, which is faster on GPUs, and return the network."""
+    # torch's stub of `Module.to` lacks this form, although its documentation has it
     module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return module
 
 
 def statistics_of(norm: nn.modules.batchnorm._BatchNorm) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the mean and variance that a batch norm keeps, (channels,) each."""
+    """Return a batch norm's stored mean and variance, (channels,) each."""
     assert norm.running_mean is not None
     assert norm.running_var is not None
     return norm.running_mean, norm.running_var
 
 
-#: Statistics without a channel axis: a batch norm's number of batches.
+#: Name of the statistic without a channel axis: a batch norm's number of batches.
 _COUNTER = "num_batches_tracked"
 
 
 def share_slices(undivided: nn.Module, branch: nn.Module, taken: Mapping[str, Taken]) -> None:
     """Replace weights and statistics of a branch of channels by views of the whole segment's.
 
-    They are views: whatever changes the whole's numbers in place changes the
-    branch's. They are neither parameters nor part of a state dict, and have no
+    In-place changes of the whole segment's tensors therefore change the
+    branch's. The views are neither parameters nor part of a state dict, and have no
     gradients.
     """
     owners = dict(undivided.named_children())
@@ -100,7 +100,7 @@ def share_slices(undivided: nn.Module, branch: nn.Module, taken: Mapping[str, Ta
 
 
 def _part(tensor: torch.Tensor, key: str, taken: Taken) -> torch.Tensor:
-    """Return the rows, and of a projection's matrix the columns, that a branch has."""
+    """Return the rows of a tensor that a branch has, and for a projection's matrix also the columns."""
     rows = taken.rows(len(tensor))
     part = tensor[rows.start : rows.stop]
     if key in taken.zeros:
@@ -118,17 +118,17 @@ class Branch(nn.Module):
     """A scaled copy or a part of a segment, for one processor; its submodules are its operators.
 
     Args:
-        graph: The branch's operators, its own part of the join included.
+        graph: The branch's operators, including its own part of the join.
 
     Attributes:
-        sources: Its inputs, by name, in order.
-        results: Its outputs.
+        sources: Names of its inputs, in order.
+        results: Names of its outputs.
     """
 
     def __init__(self, graph: OpGraph) -> None:
         super().__init__()
         self.sources, self.results = tuple(op.name for op in graph.inputs), graph.outputs
-        #: (operator, its inputs, tensors that are not read after it)
+        #: (operator, its inputs, tensors that no later operator reads)
         self.steps: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = []
         last = {name: op.name for op in graph.ops for name in op.inputs}
         for op in graph.ops:
@@ -138,13 +138,13 @@ class Branch(nn.Module):
                 self.steps.append((op.name, op.inputs, done))
 
     def forward(self, *arriving: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
-        """Run the operators in order, keeping only tensors that are still read.
+        """Run the operators in order, keeping only tensors that are still needed.
 
         Args:
-            arriving: A tensor for each of `sources`.
+            arriving: One tensor for each of `sources`.
 
         Returns:
-            The result, or where there are several a tuple of them, in the order of `results`.
+            The result, or a tuple of several results in the order of `results`.
         """
         values = dict(zip(self.sources, arriving, strict=True))
         for name, inputs, done in self.steps:
@@ -157,27 +157,27 @@ class Branch(nn.Module):
 class BranchedSegment(nn.Module):
     """Computation between two meeting points.
 
-    Bands of rows have the same weights and statistics: they share them. Branches of
-    channels have parts of weights that the segment has in one piece. In training
-    mode both are computed in one piece, so that batch norms see whole images and
-    gradients are the original's; channels also wherever gradients are recorded, since
-    parts of weights have none. Portions run one after the other, each as soon as
-    its input is there.
+    Bands of rows share their weights and statistics. Branches of
+    channels have parts of the weights of the undivided segment. In training
+    mode both are computed undivided, so that batch norms see whole images and
+    gradients equal the original's. Channels are also undivided whenever gradients are
+    recorded, because parts of weights have none. Portions run in order, each as soon as
+    its inputs are available.
 
     Args:
-        design: Its design.
-        branches: Its scaled branches, in the design's order.
-        whole: The segment in one piece, if its branches are bands or channels of it.
+        design: Design of the segment.
+        branches: Scaled branches of the segment, in the design's order.
+        undivided: The undivided segment, if its branches are bands or channels of it.
 
     Attributes:
-        whole: Of branches of channels, the segment in one piece, which has the weights.
-        parallel: Whether branches run on CUDA streams of their own, forward and
-            backward; a GPU that one narrow branch cannot fill then runs several.
+        whole: For branches of channels: the undivided segment, which has the weights.
+        parallel: Whether each branch runs on its own CUDA stream, forward and
+            backward; a GPU that one narrow branch cannot fill then runs several at once.
     """
 
     def __init__(self, design: SegmentDesign, branches: Sequence[ScaledBranch], undivided: OpGraph | None = None) -> None:
         super().__init__()
-        # in a tuple, so that torch does not register it: it has no weights
+        # in a tuple, so that torch does not register it, because it has no weights of its own
         self._whole = tuple(Branch(graph) for graph in (undivided,) if graph is not None)
         division = design.division
         self._taken = tuple(branch.taken for branch in branches) if division is not None and division.weights == "slices" else ()
@@ -195,19 +195,19 @@ class BranchedSegment(nn.Module):
 
     @property
     def owner(self) -> Branch:
-        """The module with the weights of a segment: the whole one of branches of channels, else the first branch."""
+        """Module with the weights of a segment: the undivided one for branches of channels, else the first branch."""
         owner = self.whole if self._taken else self.get_submodule(self.order[0])
         assert isinstance(owner, Branch)
         return owner
 
     @property
     def owners(self) -> list[Branch]:
-        """The modules with its weights: of portions, and of branches that are networks of their own, each."""
+        """Modules with the weights of a segment: the owner of shared weights, or every branch."""
         branches = [module for name in self.order if isinstance(module := self.get_submodule(name), Branch)]
         return [self.owner] if self._whole else branches
 
     def _share(self) -> None:
-        """Share weights and statistics: bands use those of the first, branches of channels views of the whole's."""
+        """Share weights and statistics: bands use the first band's tensors, branches of channels use views of the undivided segment's."""
         for name, taken in zip(self.order, self._taken, strict=False):
             share_slices(self.whole, self.get_submodule(name), taken)
         if self._taken:
@@ -227,7 +227,7 @@ class BranchedSegment(nn.Module):
         return self
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Run the branches and join them."""
+        """Run the branches and join their outputs."""
         # tracers use proxies without storage
         recording = bool(self._taken) and torch.is_grad_enabled() and isinstance(x, torch.Tensor)
         if self._whole and (self.training or recording):
@@ -242,7 +242,7 @@ class BranchedSegment(nn.Module):
         return outputs[0] if len(outputs) == 1 else self.join(*outputs)
 
     def _handing_on(self, x: torch.Tensor) -> torch.Tensor:
-        """Run portions in their order, each on its inputs from the others."""
+        """Run portions in order, each on its inputs from the others."""
         values = {self.start: x}
         for name in self.order:
             portion = self.get_submodule(name)
@@ -252,7 +252,7 @@ class BranchedSegment(nn.Module):
         return values[self.end]
 
     def _side_by_side(self, x: torch.Tensor) -> list[torch.Tensor]:
-        """Run the first branch on the current stream, the others at the same time."""
+        """Run the first branch on the current stream and the others at the same time."""
         current = torch.cuda.current_stream(x.device)
         if not self._streams:
             self._streams = [torch.cuda.Stream(x.device) for _ in self.order[1:]]
@@ -265,14 +265,14 @@ class BranchedSegment(nn.Module):
         first = self.get_submodule(self.order[0])(x)
         for stream, output in zip(self._streams, others, strict=True):
             current.wait_stream(stream)
-            # Otherwise the allocator could reuse the memory while this stream still reads it.
+            # Without this call the allocator could reuse the memory while this stream still reads it.
             output.record_stream(current)
             x.record_stream(stream)
         return [first, *others]
 
 
 class Side(nn.Module):
-    """A part of the network other than its backbone, as one branch."""
+    """A part of the network outside its backbone, as one branch."""
 
     def __init__(self, graph: OpGraph, processor: str) -> None:
         super().__init__()
@@ -281,35 +281,35 @@ class Side(nn.Module):
 
     @property
     def branch(self) -> Branch:
-        """The model's operators."""
+        """Branch with the side's operators."""
         branch = self.get_submodule(self._name)
         assert isinstance(branch, Branch)
         return branch
 
     def forward(self, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the model's outputs by name."""
+        """Return the side's outputs by name."""
         branch = self.branch
         written = branch(*(values[name] for name in branch.sources))
         return dict(zip(branch.results, written if len(branch.results) > 1 else (written,), strict=True))
 
 
 class BranchedModel(nn.Module):
-    """A network stretched into branches (the paper's G_branch), to print, train and save.
+    """A network stretched into branches (the paper's G_branch), which can be printed, trained and saved.
 
     Args:
-        graph: The original network.
-        design: A design for it.
-        returned: The original's results; its output, or a tuple of several, if None.
-        branched: The design's scaled branches, where they are known.
+        graph: Graph of the original network.
+        design: A design for the network.
+        returned: Structure of the original's results; its output, or a tuple of several outputs, if None.
+        branched: Scaled branches of the design, if they are already known.
 
     Attributes:
-        design: The design it was built from.
-        graph: Its own operator graph; operator names are submodule names with
+        design: Design of the model.
+        graph: Operator graph of the model; operator names are submodule names with
             underscores for dots. An operator that a processor runs in parts (`predictors.rewrites`) is one
-            submodule, and the parts are in the graph alone.
-        inputs: Names of its inputs, in the order in which they are given.
-        original_outputs: The original's names of its graph's outputs, in order.
-        returned: Its results, with the original's names.
+            submodule; only the graph has the parts.
+        inputs: Names of its inputs, in the order of the forward's arguments.
+        original_outputs: The original's names of the graph's outputs, in order.
+        returned: Structure of its results, with the original's names.
 
     Raises:
         StretchError: If the design does not fit the network.
@@ -346,7 +346,7 @@ class BranchedModel(nn.Module):
         self._share()
 
     def _share(self) -> None:
-        """Share weights and statistics that the original's operators share, as where a module is called twice."""
+        """Share weights and statistics that the original's operators share, as when a module is called twice."""
         if not self._shared:
             return
         segments = [self.segment(part.name) for part in self.design.segments]
@@ -371,7 +371,7 @@ class BranchedModel(nn.Module):
         """Run all segments and sides.
 
         Args:
-            x: The first of `inputs`.
+            x: The first of `inputs`; `others` are the remaining ones.
 
         Returns:
             The original's results.
@@ -383,10 +383,10 @@ class BranchedModel(nn.Module):
         return self.returned.substitute(self.values((x, *others) if len(self.inputs) > 1 else (x,)))
 
     def values(self, inputs: Sequence[torch.Tensor], instead: Mapping[str, nn.Module] | None = None) -> dict[str, torch.Tensor]:
-        """Return the inputs, ends of segments and outputs of sides, by the original's names.
+        """Return the inputs, the ends of segments and the outputs of sides, by the original's names.
 
         Args:
-            instead: Modules that compute a segment in the place of its own, by the segment's name.
+            instead: Modules that compute segments instead of the model's own, by the segment's name.
         """
         tensors = self.beginning(inputs)
         x = tensors.pop(BACKBONE)
@@ -396,10 +396,10 @@ class BranchedModel(nn.Module):
         return self.ending(tensors)
 
     def beginning(self, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the values before the first segment: inputs and outputs of sides that read only them, by name, and the segment's input as `BACKBONE`.
+        """Return the values before the first segment by name: inputs, outputs of sides that read only these, and `BACKBONE`, the segment's input.
 
         Raises:
-            UsageError: If there are more or fewer than the network takes.
+            UsageError: If the number of inputs is wrong.
         """
         if len(inputs) != len(self.inputs):
             raise UsageError(f"the network takes {', '.join(self.inputs)}, {len(inputs)} tensors were given")
@@ -409,10 +409,10 @@ class BranchedModel(nn.Module):
         return tensors | {BACKBONE: tensors[self._start]}
 
     def ending(self, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the values with the outputs of sides behind the last segment.
+        """Return the values with the outputs of sides after the last segment added.
 
         Args:
-            values: Inputs, ends of segments and what the sides before wrote, by name.
+            values: Inputs, ends of segments and outputs of earlier sides, by name.
         """
         tensors = dict(values)
         for side in self.after:
@@ -421,12 +421,12 @@ class BranchedModel(nn.Module):
 
     @property
     def after(self) -> list[Side]:
-        """The sides that run after the last segment, in order."""
+        """Sides that run after the last segment, in order."""
         return [module for name in self._after if isinstance(module := self.get_submodule(name), Side)]
 
     @property
     def sides(self) -> dict[str, Side]:
-        """The sides by name."""
+        """All sides by name."""
         return {name: module for name in (*self._before, *self._after) if isinstance(module := self.get_submodule(name), Side)}
 
     def segment(self, name: str) -> BranchedSegment:
@@ -436,16 +436,16 @@ class BranchedModel(nn.Module):
         return segment
 
     def branch(self, segment: str, name: str) -> Branch:
-        """Return the branch of one segment, by its name in the design: that of its processor."""
+        """Return a branch of a segment by its name in the design, that of its processor."""
         branch = self.get_submodule(f"{segment}.{safe_name(name)}")
         assert isinstance(branch, Branch)
         return branch
 
 
 def op_weights(module: nn.Module) -> dict[str, dict[str, Any]]:
-    """Return the weights by operator name of a `BranchedModel` or `Branch`, as tensors that share the module's storage.
+    """Return the weights of a `BranchedModel` or `Branch` by operator name, as tensors that share the module's storage.
 
-    Those of a `BranchedModel` are of the operators of its graph, which processors may run in parts.
+    The operators are those of a `BranchedModel`'s graph, which processors may run in parts.
     """
     weights: dict[str, dict[str, Any]] = {}
     for name, part in module.named_modules():

@@ -1,4 +1,4 @@
-"""Refinement of a network by gradient descent on unlabelled images: first segment by segment, then end to end, then as int8 rounds it."""
+"""Refinement of a network by gradient descent on unlabelled images: first segment by segment, then end to end, then with int8 rounding."""
 
 import contextlib
 import hashlib
@@ -37,20 +37,20 @@ from stretch.transform.tensors import (
     write_checkpoint,
 )
 
-#: Steps before the recording, in which libraries choose their kernels and the optimiser makes its state.
+#: Number of steps before the recording, in which libraries choose kernels and the optimiser creates its state.
 WARMUP_STEPS = 3
 
 
 class ReplayedStep:
     """A step that reads and writes the same tensors each time.
 
-    On a GPU it is recorded as a CUDA graph once it has run a few times, and replayed from then on: a network's thousand small kernels
-    take less time than launching them one by one. Elsewhere it is called.
+    On a GPU it is recorded as a CUDA graph after a few runs, and replayed from then on: this is faster than launching the thousand small
+    kernels of a network one by one. On other devices it is called.
 
     Args:
-        step: The step; every tensor that it reads stays where it is, and no number of it is looked at.
-        device: Where it runs.
-        generators: Its sources of random numbers, of that device.
+        step: The step. The tensors that it reads keep their memory, and it copies no number to the CPU.
+        device: Device on which it runs.
+        generators: Its sources of random numbers, on the same device.
     """
 
     def __init__(self, step: Callable[[], None], device: torch.device, generators: Sequence[torch.Generator] = ()) -> None:
@@ -60,7 +60,7 @@ class ReplayedStep:
         self._count = 0
 
     def __call__(self) -> None:
-        """Take the step."""
+        """Run the step."""
         if self._graph is not None:
             self._graph.replay()
             return
@@ -81,7 +81,7 @@ class ReplayedStep:
 
 
 def scheduled_adam(parameters: Sequence[torch.Tensor], rate: float, **settings: Any) -> tuple[torch.optim.Adam, Callable[[float], object]]:
-    """Return the adam whose learning rate can change between replayed steps, and what changes it."""
+    """Return an Adam whose learning rate can change between replayed steps, and the function that sets it."""
     device = parameters[0].device
     if device.type != "cuda":
         adam = torch.optim.Adam(parameters, rate, **settings)
@@ -102,12 +102,12 @@ _Amount = Annotated[float, msgspec.Meta(ge=0)]
 class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Progress of a refinement."""
 
-    version: int  # Of this format.
-    identity: dict[str, str]  # Fingerprints of the refined network, its images and its settings, by their kind.
+    version: int  # Version of this format.
+    identity: dict[str, str]  # Fingerprints of the refined network, its images and its settings.
     phase: _Count  # Number of the current phase.
     steps: _Count  # Completed steps.
-    seconds: _Amount  # Wall time that they took.
-    looks: _Count  # How often the network was judged.
+    seconds: _Amount  # Wall time of the completed steps, in seconds.
+    looks: _Count  # Number of evaluations so far.
     least: _Amount  # Error of the best state so far.
 
 
@@ -115,8 +115,8 @@ class Checkpoint:
     """A folder with the state of one refinement.
 
     Args:
-        folder: Made when something is written; ours alone.
-        every_s: Seconds between two writings; `CHECKPOINT_INTERVAL_S` if None.
+        folder: Created at the first write; it has no other content.
+        every_s: Seconds between two writes; `CHECKPOINT_INTERVAL_S` if None.
     """
 
     def __init__(self, folder: Path, every_s: float | None = None) -> None:
@@ -138,13 +138,13 @@ class Checkpoint:
         self._last_write = time.monotonic()
 
     def read(self, identity: Mapping[str, str]) -> tuple[Done, dict[str, torch.Tensor]] | None:
-        """Read the last checkpoint, or None.
+        """Read the last checkpoint; None if there is none.
 
         Args:
-            identity: Fingerprints of the refinement that is to go on.
+            identity: Fingerprints of the refinement that is to continue.
 
         Raises:
-            StretchError: If it is damaged, or of another refinement.
+            StretchError: If the checkpoint is damaged, or belongs to another refinement.
         """
         if not self.file.exists():
             return None
@@ -160,11 +160,11 @@ class Checkpoint:
         return done, tensors
 
     def errors_as_damaged(self) -> AbstractContextManager[None]:
-        """Return the attribute errors in a block to the checkpoint's file."""
+        """Attribute errors in a block to the checkpoint's file."""
         return errors_as_damaged(self.file, self._start_over_hint)
 
     def remove(self) -> None:
-        """Remove it, and its folder if empty."""
+        """Remove the checkpoint, and its folder if that is empty."""
         with contextlib.suppress(OSError):
             self.file.unlink(missing_ok=True)
             self.file.parent.rmdir()
@@ -175,7 +175,7 @@ class Checkpoint:
 
 
 def fingerprint(tensors: Mapping[str, torch.Tensor]) -> str:
-    """SHA-256 of names, shapes and numbers."""
+    """Return the SHA-256 of names, shapes and numbers."""
     digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
@@ -183,7 +183,7 @@ def fingerprint(tensors: Mapping[str, torch.Tensor]) -> str:
     return digest.hexdigest()
 
 
-#: Share of the numbers that reach a segment refined by itself which are the original's (Wei et al. 2022, QDrop).
+#: Share of a segment's input that is taken from the original while the segment is refined alone (Wei et al. 2022, QDrop).
 DROP_PROBABILITY = 0.5
 
 
@@ -191,8 +191,8 @@ class RoundedNetwork(Protocol):
     """A branched network that computes with rounded weights and tensors (`stretch.stages.rounded`).
 
     Attributes:
-        scales: Of every tensor that is rounded to int8, (n,).
-        zeros: Their zero points, (n,).
+        scales: Scales of all tensors that are rounded to int8, (n,).
+        zeros: Zero points of these tensors, (n,).
     """
 
     scales: torch.Tensor
@@ -203,31 +203,31 @@ class RoundedNetwork(Protocol):
         ...
 
 
-#: Makes the rounded form of a network, which shares its weights; ranges are those that its tensors take on batches of images.
+#: Creates the rounded form of a network, which shares its weights; batches of images give the ranges of its tensors.
 Rounding = Callable[[BranchedModel, Sequence[torch.Tensor]], RoundedNetwork]
 
 
 @dataclass(frozen=True)
 class SegmentPair:
-    """One segment of both networks."""
+    """One segment in both networks."""
 
     name: str
-    end: str  # The tensor at its end.
+    end: str  # Name of the tensor at its end.
     branched: nn.Module
-    original: nn.Module  # The original's.
+    original: nn.Module  # The same segment of the original.
 
 
 @dataclass
 class SegmentErrors:
-    """Squared errors over squares of one batch, each a scalar."""
+    """Squared error over square for one batch, each a scalar."""
 
-    #: Errors of the segments, in order, where both networks have as many channels; the outputs come last, the mean of several.
+    #: Errors of the segments in order, if both networks have the same channels; the last is the mean over the outputs.
     meeting: list[torch.Tensor] = field(default_factory=list)
-    #: Error of the classifier's input; None without a classifier, or where its channels are not the original's.
+    #: Error of the classifier's input; None without a classifier, or if its channels differ from the original's.
     features: torch.Tensor | None = None
 
     def loss(self, apart: bool) -> torch.Tensor:
-        """Return their sum if each segment answers for its own error; else meeting points count together as much as outputs, or features.
+        """Return the sum if segments are refined alone; otherwise outputs or features count as much as the mean of the meeting points.
 
         Features are the best target for few images (Wang and Wu 2023, "Practical network acceleration with tiny sets").
         """
@@ -240,18 +240,18 @@ class SegmentErrors:
 
 
 class SegmentPairs:
-    """The segments of a branched network that differ from the original's, or come after one that does, and the rest of the network.
+    """The segments of a branched network from the first that differs from the original's, and the rest of the network.
 
     Attributes:
-        parameters: Weights of those segments, and of the parts that read their outputs.
-        count: How many of them have several branches.
-        norms: Their batch-norms, but for those of segments in bands or channels, whose branches see parts of an image.
-        rounded: Modules that compute the branched network's segments, all of them; itself, those that differ alone, if None.
+        parameters: Weights of these segments, and of the parts that read their outputs.
+        count: Number of these segments that have several branches.
+        norms: Batch norms of these segments, except in bands or channels, whose branches see parts of an image.
+        rounded: Modules that compute all segments of the branched network; None if it computes the segments itself.
     """
 
     def __init__(self, model: BranchedModel, captured: Captured) -> None:
         original = build(captured, undivided_design(captured, model.design)).to(next(model.parameters()).device)
-        if next(original.parameters()).is_cuda:  # where depthwise convolutions are three times as quick with channels last
+        if next(original.parameters()).is_cuda:  # with channels last, depthwise convolutions are three times as fast
             original, model = map(to_channels_last, (original, model))
         stages = [
             SegmentPair(part.name, part.end, model.get_submodule(part.name), original.get_submodule(part.name))
@@ -272,10 +272,10 @@ class SegmentPairs:
         """Return the errors of the branched network on a batch.
 
         Args:
-            x: Input of both, (n, channels, height, width).
-            apart: Whether each segment is judged by itself: it reads what arrives, in part the original's, and
-                no gradient goes back to those before it.
-            generator: Decides which part; of the device of `x`.
+            x: Input of both networks, (n, channels, height, width).
+            apart: Whether each segment is judged alone: part of its input is the original's, and
+                no gradient flows to earlier segments.
+            generator: Chooses that part; on the device of `x`.
         """
         original_values = self._segment_inputs(x)
         branched_values = dict(original_values) if self.rounded is None else self._segment_inputs(x, original=False)
@@ -305,7 +305,7 @@ class SegmentPairs:
         """Return the outputs of one of the networks, each (n, …).
 
         Args:
-            images: Its input, (n, channels, height, width).
+            images: Input of the network, (n, channels, height, width).
         """
         results = []
         for x in images.split(batch):
@@ -318,7 +318,7 @@ class SegmentPairs:
 
     @torch.no_grad()
     def renew(self, images: torch.Tensor, batch: int) -> None:
-        """Measure the statistics of `norms` again, each from its input after those of the segments before are renewed."""
+        """Recompute the statistics of `norms` in order, each from inputs with the new statistics of earlier segments."""
         arriving = [self._segment_inputs(x)[BACKBONE] for x in images.split(batch)]
         for stage, scaled in zip(self._stages, self._scaled, strict=True):
             if scaled:
@@ -327,12 +327,12 @@ class SegmentPairs:
 
     @property
     def _is_chain(self) -> bool:
-        """Whether the end of the last segment is all that the network returns."""
+        """Whether the network returns only the end of its last segment."""
         return not self._branched.sides and len(self._branched.original_outputs) == 1
 
     @torch.no_grad()
     def _segment_inputs(self, x: torch.Tensor, *, original: bool = True) -> dict[str, torch.Tensor]:
-        """Return the tensors of a network where the first segment begins that differs, by name; `BACKBONE` is that segment's input."""
+        """Return a network's tensors before the first differing segment, by name; `BACKBONE` is that segment's input."""
         values = self._original.beginning([x])
         value = values.pop(BACKBONE)
         for stage in self._before:
@@ -351,18 +351,18 @@ class SegmentPairs:
 
 
 def relative_error(branched: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
-    """Return the squared error over square, a scalar."""
+    """Return the squared error over the square of the original, a scalar."""
     return (branched.float() - original.float()).square().sum() / original.float().square().sum().clamp_min(1e-12)
 
 
 def mean_error(branched: Sequence[torch.Tensor], original: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the mean of the errors of several outputs, each of which counts alike, however large its numbers are."""
+    """Return the mean relative error of several outputs, with equal weights regardless of their magnitudes."""
     return torch.stack([relative_error(a, b) for a, b in zip(branched, original, strict=True)]).mean()
 
 
 @contextlib.contextmanager
 def _recorded_features(segment: nn.Module) -> Iterator[list[torch.Tensor]]:
-    """Record the input of the last linear layer of a segment, the classifier's features; nothing where it has no such layer."""
+    """Record the input of a segment's last linear layer, the classifier's features; nothing without such a layer."""
     features: list[torch.Tensor] = []
     layer = next((layer for layer in reversed(list(segment.modules())) if isinstance(layer, nn.Linear)), None)
     handle = None if layer is None else layer.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0]))
@@ -373,31 +373,31 @@ def _recorded_features(segment: nn.Module) -> Iterator[list[torch.Tensor]]:
             handle.remove()
 
 
-#: Share of an image's area that a view shows, at least.
+#: Minimum share of an image's area that a view shows.
 MIN_AREA = 0.1
-#: A view is at most so much wider than high in the image, or higher than wide.
+#: Maximum ratio of a view's width to its height in the image, and of its height to its width.
 MAX_ASPECT = 4 / 3
-#: Share of the views that have another one blended in, by up to a half.
+#: Share of the views into which another view is blended, with a weight of up to a half.
 BLEND_PROBABILITY = 0.5
-#: Share of the views that have a rectangle of another one in them, and its sides, over the view's (Yun et al. 2019, "CutMix").
+#: Share of the views that contain a rectangle of another view, and the range of its sides over the view's (Yun et al. 2019, "CutMix").
 PASTE_PROBABILITY, MIN_SIDE, MAX_SIDE = 0.5, 0.3, 0.8
-#: Standard deviation of the number that is added to each colour, and half the range of contrasts, over the deviation of the images.
+#: Standard deviation of the number added to each colour, and half the range of contrasts, relative to the deviation of the images.
 LIGHT_CHANGE = 0.2
 
 
 class Views:
-    """Random crops of unlabelled images, mirrored half of the time, some with others blended or pasted in, in other light.
+    """Random crops of unlabelled images, half of them mirrored, some with others blended or pasted in, with changed colours and contrast.
 
-    They need not look natural: the original computes the target for each of them (Beyer et al. 2022,
-    "Knowledge distillation: a good teacher is patient and consistent"). No more is held than the images and one batch.
+    They need not look natural, because the original computes the target for each of them (Beyer et al. 2022,
+    "Knowledge distillation: a good teacher is patient and consistent"). Only the images and one batch are in memory.
 
     Args:
-        images: (n, channels, height, width), as the network reads them.
-        seed: Of the random numbers, which are this object's own and the same on every device.
-        synthetic: Images made from the network itself; half of the views show these, where there are any.
+        images: Images as the network reads them, (n, channels, height, width).
+        seed: Seed of this object's own random numbers, which are the same on every device.
+        synthetic: Images synthesised from the network; if given, half of the views show these.
 
     Attributes:
-        random: State of the random numbers for the next views.
+        random: Generator with the state for the next views.
     """
 
     def __init__(self, images: torch.Tensor, seed: int = 0, synthetic: torch.Tensor | None = None) -> None:
@@ -406,7 +406,7 @@ class Views:
         self._deviation = float(images.std())
 
     def draw(self, count: int) -> torch.Tensor:
-        """Return the random views, (count, channels, height, width)."""
+        """Return random views, (count, channels, height, width)."""
         crops = self.images[self._to_device(torch.randint(len(self.images), (count,), generator=self.random))]
         if self._synthetic is not None:
             half = count // 2
@@ -421,7 +421,7 @@ class Views:
         return torch.where(self._rectangles(count, *views.shape[2:]), shuffled, views).contiguous(memory_format=torch.channels_last)
 
     def _rectangles(self, count: int, height: int, width: int) -> torch.Tensor:
-        """Return which pixels are another view's, (count, 1, height, width); rectangles may reach over the border."""
+        """Return the mask of pixels from another view, (count, 1, height, width); rectangles may extend over the border."""
         pasted = self._uniform(0, 1, count, 1, 1, 1) < PASTE_PROBABILITY
         size = self._uniform(MIN_SIDE, MAX_SIDE, count, 1, 1, 1)
         top, left = (self._uniform(MIN_SIDE - MAX_SIDE, 1, count, 1, 1, 1) for _ in range(2))
@@ -430,7 +430,7 @@ class Views:
         return pasted & (down > top) & (down < top + size) & (across > left) & (across < left + size)
 
     def _windows(self, count: int) -> torch.Tensor:
-        """Return the place of each view in its image, as an affine map, (count, 2, 3)."""
+        """Return the position of each view in its image, as an affine map, (count, 2, 3)."""
         area, ratio = self._uniform(MIN_AREA, 1, count), MAX_ASPECT ** self._uniform(-1, 1, count)
         width, height = (area * ratio).sqrt().clamp_max(1), (area / ratio).sqrt().clamp_max(1)
         across, down = ((1 - size) * self._uniform(-1, 1, count) for size in (width, height))
@@ -447,7 +447,7 @@ class Views:
 
 #: Minimum number of images, some of which are held back.
 MIN_IMAGES = 16
-#: Images that give batch-norms their statistics, at most; a batch of fewer than the second number gives none.
+#: Maximum number of images for the statistics of batch norms, and the minimum batch for statistics.
 STATISTICS, FEWEST = 128, 8
 #: Bytes of activations that a step may hold, on a CPU and on a GPU; larger batches are computed in parts.
 CPU_BYTES, GPU_BYTES = 2**31, 2**34
@@ -457,36 +457,36 @@ CPU_BYTES, GPU_BYTES = 2**31, 2**34
 class Refinement:
     """Settings of a refinement."""
 
-    minutes: float | None = None  # Wall time that it may take; None for no bound.
-    steps: int | None = None  # Steps at most; None for as many as the time allows.
-    batch: int = 64  # Views of a step.
-    #: Largest learning rate of Adam; a quarter of it where all are refined together, a tenth for networks without batch-norms, a twentieth where
-    #: int8 rounds. It rises at first and falls to zero with the cosine of the share that is done, in each phase.
+    minutes: float | None = None  # Maximum wall time in minutes; None for no bound.
+    steps: int | None = None  # Maximum number of steps; None for no bound.
+    batch: int = 64  # Views per step.
+    #: Maximum learning rate of Adam. It is a quarter if all segments are refined together, a tenth without batch norms, a twentieth with
+    #: int8 rounding. In each phase it rises at first and falls to zero with the cosine of the completed share.
     rate: float = 1e-3
-    apart: float = 0.3  # Share of it in which each segment is refined by itself (block reconstruction: Li et al. 2021, BRECQ).
-    rounded: float = 0.2  # Share of it, the last, in which processors in int8 round, where there are any.
-    looks: int = 20  # How often the network is judged on the images held back.
-    seed: int = 0  # Of views and batches.
+    apart: float = 0.3  # Share of the work in which each segment is refined alone (block reconstruction: Li et al. 2021, BRECQ).
+    rounded: float = 0.2  # Last share of the work, with int8 rounding, if a processor computes in int8.
+    looks: int = 20  # Number of evaluations on the held-back images.
+    seed: int = 0  # Seed of views and batches.
 
 
 @dataclass(frozen=True)
 class Refined:
     """Result of a refinement: squared error of the outputs over their square, on held-back images."""
 
-    before: float  # As it was.
-    after: float  # Of the best state found, the first one among them.
-    images: int  # Images held back.
+    before: float  # Error before the refinement.
+    after: float  # Error of the best state, which may be the first one.
+    images: int  # Number of held-back images.
     steps: int  # Completed steps.
     seconds: float  # Wall time.
-    rounded_before: float | None = None  # As int8 rounds it, before the steps that round; None where nothing rounds.
-    rounded_after: float | None = None  # The same of the best state.
+    rounded_before: float | None = None  # Error with int8 rounding before the steps that round; None without int8.
+    rounded_after: float | None = None  # Error with int8 rounding of the best state.
 
 
-#: Share of the learning rate where all are refined together; where there is no batch-norm: at all of it, errors grew tenfold; and where int8 rounds.
+#: Factors of the learning rate: all segments together; the same without batch norms (at the full rate, errors grew tenfold); int8 rounding.
 _JOINT_RATE, _NO_NORM_RATE, _ROUNDED_RATE = 0.25, 0.1, 0.05
-#: Weights that are judged and kept are averages over the steps, each of which counts so much less than the next, less in the first steps.
+#: Evaluated and kept weights are exponential moving averages over the steps with this decay, which is lower in the first steps.
 _EMA_DECAY = 0.998
-#: Share of a phase in which the learning rate rises, and the part of that rise that is done at first.
+#: Share of a phase in which the learning rate rises, and the fraction of it at the start.
 _WARMUP_SHARE, _FIRST_RATE = 0.1, 1e-3
 
 
@@ -501,26 +501,26 @@ def refine(
 ) -> Refined:
     """Bring a network closer to its original by gradients, without labels.
 
-    Views of the images are drawn as they are needed (`Views`), and the original computes the target for each.
-    The images that calibration held back are held back here too; of all states that are judged on them the best is kept, the
-    first among them, so that the network is never worse on them than it was. While each segment is refined by itself,
-    batch-norms normalise by the present batch, so that large steps suit all layers, and have the statistics of the images
-    whenever the network is judged; refined together, they keep their statistics, and steps are small. Where processors compute in
-    int8 the last steps see the network as it will run: the rounded network is judged and kept then. Segments before the
-    first that differs stay as they are.
+    Random views of the images (`Views`) are drawn for each step, and the original computes their targets.
+    The images that calibration held back are held back here too. The best state on them is kept, which may be
+    the first one, so that the network never gets worse on them. While each segment is refined alone,
+    batch norms normalise by the present batch, so that large steps suit all layers; for evaluations they use the statistics
+    of the images. When all segments are refined together, statistics are fixed and steps are small. If processors compute in
+    int8, the last steps and their evaluations use the rounded network. Segments before the
+    first that differs are not changed.
 
     Args:
-        model: Calibrated, best of all; changed in place, in evaluation mode afterwards, on its device.
-        images: Images to fit to. Half of the views are of the synthetic ones, if any; those are never held back and give no statistics.
+        model: Network, preferably calibrated; changed in place, in evaluation mode afterwards, on its device.
+        images: Images to fit to. If there are synthetic ones, half of the views show them; these are never held back and give no statistics.
         settings: Minutes or steps must be given.
-        progress: Told now and then how far it is.
-        checkpoint: Written now and then; what an interrupted refinement of the same network, images and settings left there is
-            gone on from, and ends as if it had never stopped. It stays when the refinement is done.
-        rounding: Makes the rounded network where processors compute in int8.
+        progress: Called regularly with the completed share.
+        checkpoint: Written regularly. If it has the state of an interrupted refinement of the same network, images and settings,
+            that refinement continues with the same result as without the interruption. It remains when the refinement is done.
+        rounding: Creates the rounded network if processors compute in int8.
 
     Raises:
         StretchError: If there are too few images, neither minutes nor steps are given, or the checkpoint is damaged,
-            cannot be written or is of another refinement.
+            cannot be written or belongs to another refinement.
     """
     return _RefinementRun(model, captured, images, settings, progress, checkpoint, rounding).run()
 
@@ -531,18 +531,18 @@ class _Phase:
 
     start: float
     stop: float
-    apart: bool = False  # Whether each segment is refined by itself.
-    rounds: bool = False  # Whether the network is refined as int8 rounds it.
+    apart: bool = False  # Whether each segment is refined alone.
+    rounds: bool = False  # Whether the network is refined with int8 rounding.
 
 
 class _Average:
-    """A running average of parameters, in which the first steps are soon forgotten."""
+    """A running average of parameters, which forgets the first steps quickly."""
 
     def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
         self.parameters, self.weights, self.steps = parameters, [parameter.detach().clone() for parameter in parameters], 0
 
     def update(self) -> None:
-        """Move it towards the present parameters."""
+        """Move the average towards the present parameters."""
         decay = min(_EMA_DECAY, (1 + self.steps) / (10 + self.steps))
         get_ema_multi_avg_fn(decay)(self.weights, self.parameters, None)
         self.steps += 1
@@ -550,7 +550,7 @@ class _Average:
     @contextlib.contextmanager
     @torch.no_grad()
     def in_use(self) -> Iterator[None]:
-        """Put the average into the parameters, which stay where they are, for a while."""
+        """Copy the average into the parameters within the context, and restore them afterwards."""
         current = [parameter.detach().clone() for parameter in self.parameters]
         torch._foreach_copy_(list(self.parameters), self.weights)
         yield
@@ -561,7 +561,7 @@ class _Average:
         return {f"average.{number}": weight for number, weight in enumerate(self.weights)} | {"averaged": torch.tensor(self.steps)}
 
     def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Take the state of a checkpoint; without one nothing changes."""
+        """Restore the state of a checkpoint; without one nothing changes."""
         for name, weight in under(tensors, "average.").items():
             self.weights[int(name)].copy_(weight)
         self.steps = int(tensors.get("averaged", 0))
@@ -603,7 +603,7 @@ class _RefinementRun:
         activations = 4 * sum(prod(op.shape) for op in model.graph.ops) // model.graph.input.shape[0]
         limit = GPU_BYTES if self._device.type == "cuda" else CPU_BYTES
         self._micro_batch = max(1, min(settings.batch, limit // activations))
-        # few images at a time would be normalised by themselves
+        # statistics of a few images would differ too much from the data's
         self._can_use_batch_statistics = bool(self._pairs.norms) and min(self._micro_batch, len(self._statistics_images)) >= FEWEST
         self._targets = self._pairs.outputs(self._held_back, self._micro_batch, original=True)
         self._mixing = torch.Generator(self._device).manual_seed(settings.seed)
@@ -614,7 +614,7 @@ class _RefinementRun:
 
     def run(self) -> Refined:
         """Run all phases."""
-        # without parameters, all of it is the original's
+        # without parameters, the whole network is the original's
         if self._pairs.parameters:
             phases, tensors = self._phases(), self._resume()
             while self._phase < len(phases):
@@ -629,14 +629,14 @@ class _RefinementRun:
         return Refined(self._initial_error, self._error(), len(self._held_back), self._steps, self._seconds(), self._rounded_before, least)
 
     def _phases(self) -> list[_Phase]:
-        """Return each segment by itself, all together, all as int8 rounds them."""
+        """Return the phases: each segment alone, all together, all with int8 rounding."""
         rounding_start = 1.0 if self._rounding is None else 1 - self._settings.rounded
-        # one segment by itself is the network, and whole networks bear no large steps
+        # a single segment is the whole network, and whole networks need small steps
         joint_start = min(self._settings.apart if self._pairs.count > 1 else 0.0, rounding_start)
         return [_Phase(0.0, joint_start, apart=True), _Phase(joint_start, rounding_start), _Phase(rounding_start, 1.0, rounds=True)]
 
     def _resume(self) -> dict[str, torch.Tensor]:
-        """Restore the checkpoint's state, if there is one, and return its tensors with those of the optimiser."""
+        """Restore the checkpoint's state, if there is one, and return its tensors, including the optimiser's."""
         if self._checkpoint is None or self._resumed is None:
             return {}
         done, tensors = self._resumed
@@ -653,7 +653,7 @@ class _RefinementRun:
         return tensors
 
     def _write(self, phase_tensors: Mapping[str, torch.Tensor]) -> None:
-        """Write a checkpoint, if there is one, with the state of a phase in progress."""
+        """Write a checkpoint, if one is wanted, with the state of a phase in progress."""
         if self._checkpoint is None:
             return
         tensors = {f"model.{key}": value for key, value in self._model.state_dict().items()}
@@ -674,7 +674,7 @@ class _RefinementRun:
         self._checkpoint.write(done, tensors | dict(phase_tensors))
 
     def _start_rounding(self, checkpoint_tensors: Mapping[str, torch.Tensor]) -> None:
-        """Simulate int8 rounding from now on, with ranges of the current tensors or of a checkpoint."""
+        """Simulate int8 rounding from now on, with the ranges of the current tensors or of a checkpoint."""
         assert self._rounding is not None
         rounded = self._pairs.rounded = self._rounding(self._model, self._statistics_images.split(self._micro_batch))
         if checkpoint_tensors:
@@ -702,7 +702,7 @@ class _RefinementRun:
                 load_optimizer(optimiser, parameters, checkpoint_tensors)
                 average.load(checkpoint_tensors)
         evaluated = False
-        # the first step is taken however short the time is: a slow machine answers like a fast one
+        # the first step is taken even if no time is left, so that slow machines give a result too
         while (done := self._progress_share()) < phase.stop or not self._steps:
             phase_share = min((done - phase.start) / (phase.stop - phase.start), 1.0)
             set_rate(rate * min(1.0, (phase_share + _FIRST_RATE) / _WARMUP_SHARE) * 0.5 * (1 + math.cos(math.pi * phase_share)))
@@ -723,7 +723,7 @@ class _RefinementRun:
         self._model.load_state_dict(self._best)
 
     def _evaluate(self, average: _Average, by_batch: bool) -> None:
-        """Evaluate the network with its averaged weights, and keep that if it is the best so far."""
+        """Evaluate the network with its averaged weights, and keep this state if it is the best so far."""
         with average.in_use():
             if by_batch:
                 self._pairs.renew(self._statistics_images, self._micro_batch)
@@ -736,13 +736,13 @@ class _RefinementRun:
         )
 
     def _progress_share(self) -> float:
-        """Return the completed share of the work."""
+        """Return the completed share of the work, by steps or by time."""
         by_steps = self._steps / self._settings.steps if self._settings.steps else 0.0
         by_time = self._seconds() / (60 * self._settings.minutes) if self._settings.minutes else 0.0
         return max(by_steps, by_time)
 
     def _seconds(self) -> float:
-        """Return the wall time so far, including that before an interruption."""
+        """Return the wall time so far in seconds, including the time before an interruption."""
         return time.perf_counter() - self._start
 
     def _step(self, views: torch.Tensor, optimiser: torch.optim.Optimizer, apart: bool) -> None:
@@ -767,7 +767,7 @@ class _RefinementRun:
 def _identity(
     model: BranchedModel, captured: Captured, images: dict[str, torch.Tensor | None], refinement: Refinement, *, rounds: bool
 ) -> dict[str, str]:
-    """Return the fingerprints of all that decides how a refinement goes."""
+    """Return the fingerprints of all inputs that determine a refinement."""
     settings = f"{refinement} on {next(model.parameters()).device.type}" + (" with rounding" if rounds else "")
     return {
         "weights": fingerprint(captured.tensors | {f"branched.{key}": value for key, value in model.state_dict().items()}),

@@ -1,8 +1,8 @@
-"""Images made from a trained network itself: what its batch-norms and its classifier remember of the images it was trained on.
+"""Images synthesised from a trained network, by the information that its batch norms and its classifier have on the training images.
 
 Yin et al. 2020, "Dreaming to distill: data-free knowledge transfer via DeepInversion": noise is optimised until the network
-is sure of a class and each batch-norm sees the mean and variance that it saw in training. The first steps are at half the size,
-as the paper's for ImageNet are.
+predicts a class with confidence and the statistics in each batch norm are those of the training images. As for ImageNet in the
+paper, the first steps are at half the size.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ from stretch.transform.calibrate.statistics import norms
 from stretch.transform.model import statistics_of, to_channels_last
 from stretch.transform.refine import ReplayedStep, fingerprint, scheduled_adam
 
-#: Between two steps an image moves by up to such a part of its height.
+#: Between two steps an image is shifted by up to 1 / `SHIFTED` of its height.
 SHIFTED = 14
 
 
@@ -36,20 +36,20 @@ SHIFTED = 14
 class Synthesis:
     """Settings of a synthesis."""
 
-    count: int  # Images.
-    steps: int = 200  # Of Adam, for each batch.
-    coarse: float = 0.75  # Share of them at half the size, at a quarter of the cost; none where the network reads one size alone.
-    batch: int = 128  # Images at a time, whose statistics are compared.
-    rate: float = 0.1  # Of Adam; it falls to zero with the cosine of the steps.
-    statistics: float = 100.0  # Weight of the distance between statistics of batch-norms.
-    first: float = 10.0  # Weight of the first of them over the others, which sees colours and edges.
+    count: int  # Number of images.
+    steps: int = 200  # Steps of Adam, per batch.
+    coarse: float = 0.75  # Share of the steps at half the size, at a quarter of the cost; 0 if the network reads only one size.
+    batch: int = 128  # Number of images whose statistics are compared together.
+    rate: float = 0.1  # Learning rate of Adam; it falls to zero with the cosine of the steps.
+    statistics: float = 100.0  # Weight of the distance between batch-norm statistics.
+    first: float = 10.0  # Weight of the first batch norm, which sees colours and edges, relative to the others.
     variation: float = 0.03  # Weight of the differences between neighbouring pixels.
     size: float = 1e-5  # Weight of the squared pixels.
-    seed: int = 0  # Of noise, classes and shifts.
+    seed: int = 0  # Seed of noise, classes and shifts.
 
 
 class _Moments(torch.autograd.Function):
-    """Mean and variance of each channel, (c,) in float32, of (n, c, …) in any precision, no larger copy of which is made."""
+    """Mean and variance of each channel, (c,) in float32, of a tensor (n, c, …) in any precision, without a float32 copy of it."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -72,10 +72,10 @@ _moments: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]] = _Moments
 
 
 class _Statistics:
-    """Distance between the inputs of batch-norms and their stored statistics.
+    """Distance between the inputs of batch norms and their stored statistics.
 
-    That is the Kullback-Leibler divergence of two normal distributions, the mean of all channels and layers. It does not depend on how large
-    a layer's numbers are. The paper's distance does, and where they are large, as in MobileNets, it leaves the classes no weight.
+    The distance is the Kullback-Leibler divergence of two normal distributions, averaged over channels and layers. It does not depend on
+    the magnitude of a layer's values. The paper's distance does, so that the classes get no weight if values are large, as in MobileNets.
     """
 
     def __init__(self, layers: Sequence[nn.Module], first: float) -> None:
@@ -84,12 +84,12 @@ class _Statistics:
         self._handles = [layer.register_forward_pre_hook(self._note) for layer in layers]
 
     def take(self) -> torch.Tensor:
-        """Return the weighted mean since it was last taken, a scalar."""
+        """Return the weighted mean over the layers since the last call, a scalar."""
         values, self._values = self._values, []
         return (self._first * values[0] + sum(values[1:], values[0].new_zeros(()))) / (self._first + len(values) - 1)
 
     def close(self) -> None:
-        """Look at the layers no longer."""
+        """Remove the hooks from the layers."""
         for handle in self._handles:
             handle.remove()
 
@@ -104,17 +104,17 @@ class _Statistics:
 
 
 def synthesise(captured: Captured, preprocessing: Preprocessing, synthesis: Synthesis, progress: Progress = silent) -> list[torch.Tensor]:
-    """Return the images that a network sees as its training images, in equal numbers of its classes.
+    """Synthesise images that resemble a network's training images, in equal numbers of its classes.
 
-    On a GPU where there is one. Each batch is kept in the cache once it is made, so that an interrupted synthesis goes on where it was,
-    and more images are more batches.
+    A GPU is used if there is one. Each finished batch is stored in the cache, so that an interrupted synthesis continues,
+    and a request for more images only computes the additional batches.
 
     Args:
-        captured: The trained network, of one input (1, 3, height, width) and one output of class scores.
-        preprocessing: Preparation of a picture before the network reads it: it bounds the pixels.
+        captured: The trained network, with one input (1, 3, height, width) and one output of class scores.
+        preprocessing: Preprocessing of pictures for the network; it bounds the pixels.
 
     Returns:
-        Batches of what the network reads, (n, 3, height, width), on the CPU.
+        Batches of the network's input, (n, 3, height, width), on the CPU.
 
     Raises:
         StretchError: If the network has no class scores, no colours, or no batch-norms with statistics.
@@ -157,7 +157,7 @@ def synthesise(captured: Captured, preprocessing: Preprocessing, synthesis: Synt
 
 
 def _levels(preprocessing: Preprocessing, level: float) -> torch.Tensor:
-    """Return the network's input for the darkest or brightest pixel, (1, 3, 1, 1)."""
+    """Return the network's input for a pixel level, such as the darkest or brightest one, (1, 3, 1, 1)."""
     mean, deviation = torch.tensor(preprocessing.mean), torch.tensor(preprocessing.std)
     return ((level - mean) / deviation).reshape(1, 3, 1, 1)
 
@@ -171,7 +171,7 @@ def _batch(
     settings: Synthesis,
     random: torch.Generator,
 ) -> torch.Tensor:
-    """Return one image of each of some classes, (n, 3, height, width), on the CPU."""
+    """Synthesise one image for each of the given classes, (n, 3, height, width), on the CPU."""
     low, high = bounds
     device = classes.device
     half = (size[0] // 2, size[1] // 2)
@@ -208,7 +208,7 @@ def _batch(
 
 
 def _reads(model: nn.Module, *shape: int) -> bool:
-    """Return whether a network computes pictures of this shape, too: not where it reshapes to a number of pixels."""
+    """Return whether a network can also compute pictures of this shape; it cannot if it reshapes to a fixed number of pixels."""
     try:
         with torch.no_grad():
             model(torch.zeros(shape, device=next(model.parameters()).device))
@@ -218,6 +218,6 @@ def _reads(model: nn.Module, *shape: int) -> bool:
 
 
 def _variation(pixels: torch.Tensor) -> torch.Tensor:
-    """Return the root of the squared differences between neighbours, over the images, a scalar."""
+    """Return the root of the squared differences between neighbouring pixels, averaged over the images, a scalar."""
     down, across = pixels[:, :, 1:] - pixels[:, :, :-1], pixels[:, :, :, 1:] - pixels[:, :, :, :-1]
     return (down.square().sum((1, 2, 3)).sqrt() + across.square().sum((1, 2, 3)).sqrt()).mean()

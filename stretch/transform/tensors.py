@@ -39,7 +39,7 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Map
         hint = "free some space, then go on: the last checkpoint is whole" if full else "choose a folder that can be written"
         raise StretchError(f"cannot write {path}: {reason}", hint) from error
     finally:
-        with contextlib.suppress(OSError):  # which would hide the original error
+        with contextlib.suppress(OSError):  # an error here would hide the original one
             partial.unlink(missing_ok=True)
 
 
@@ -50,7 +50,7 @@ def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
 
 
 def write_checkpoint(path: Path, state: msgspec.Struct, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write tensors with a state in the file's header."""
+    """Write tensors, with a state in the file's header."""
     write_tensors(path, tensors, {"state": msgspec.json.encode(state).decode()})
 
 
@@ -65,7 +65,7 @@ def errors_as_damaged(path: Path, hint: str) -> Iterator[None]:
     """Attribute errors in this block to a checkpoint.
 
     Raises:
-        StretchError: If it is damaged, or of another kind.
+        StretchError: If the checkpoint is damaged, or of another kind.
     """
     try:
         yield
@@ -75,7 +75,7 @@ def errors_as_damaged(path: Path, hint: str) -> Iterator[None]:
 
 
 def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the contiguous tensors without shared memory, as the format requires: bands of rows share weights, others are views."""
+    """Return contiguous copies where tensors share memory, as the format requires: bands of rows share weights, other tensors are views."""
     copies: dict[str, torch.Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():
@@ -87,14 +87,14 @@ def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def evenly_spread(rows: torch.Tensor, count: int) -> torch.Tensor:
-    """At most `count` rows of a tensor, spread over all."""
+    """Return at most `count` rows of a tensor, spread evenly."""
     if len(rows) <= count:
         return rows
     return rows[torch.arange(count, device=rows.device) * len(rows) // count]
 
 
 def under(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
-    """Return the tensors whose names begin with a prefix, without it."""
+    """Return the tensors whose names begin with a prefix, without that prefix."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
@@ -114,7 +114,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.
     for name, value in under(tensors, _OPTIMIZER).items():
         number, _, key = name.partition(".")
         parameter = parameters[int(number)]
-        # The parameter's memory layout keeps the order of sums.
+        # The memory layout of the parameter preserves the order of sums.
         like = torch.empty_like(parameter) if value.shape == parameter.shape else torch.empty_like(value, device=parameter.device)
         states.setdefault(int(number), {})[key] = like.copy_(value)
     for index, state in states.items():

@@ -1,4 +1,4 @@
-"""Which channels a branch keeps, and the weights it inherits with them."""
+"""Choose the channels that a branch keeps, and cut the weights that it inherits."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,27 +15,27 @@ from stretch.planning.network.segments import ChannelGroups
 
 @dataclass(frozen=True)
 class InputChannels:
-    """Channels that arrive at a segment, mapped to channels of the original."""
+    """Input channels of a segment, mapped to channels of the original."""
 
     index: torch.Tensor  # Original channel of each arriving channel, (n,) int64.
-    share: torch.Tensor  # Its part of that channel where several replace the same one, (n,) float32: dense consumers multiply by it.
+    share: torch.Tensor  # Weight of each channel if several replace the same original one, (n,) float32; dense readers multiply by it.
 
     @classmethod
     def of(cls, index: torch.Tensor) -> "InputChannels":
-        """Return the backbone whose repeated channels share equally."""
+        """Return input channels in which repeated channels have equal shares."""
         counts = torch.bincount(index, minlength=int(index.max()) + 1)
         return cls(index, 1.0 / counts[index].float())
 
 
 def importance(source: OpGraph, channels: ChannelGroups, weights: dict[str, dict[str, torch.Tensor]]) -> dict[int, torch.Tensor]:
-    """L1 norm of everything that writes each unit, by group.
+    """Return the L1 norm of all weights that write each unit, by group.
 
     Returns:
-        Per group a (units,) tensor; groups that nothing here writes are missing.
+        A (units,) tensor per group; groups without weights here are missing.
     """
     scores: dict[int, torch.Tensor] = {}
     for op in source.ops:
-        # channels that an explicit shape fixes cannot be chosen
+        # channels in an explicit shape cannot be chosen
         if kind_of(op.kind).weightless or kind_of(op.kind).stated:
             continue
         norm = weights[op.name]["weight"].detach().abs().flatten(1).sum(1).float()
@@ -49,11 +49,11 @@ def importance(source: OpGraph, channels: ChannelGroups, weights: dict[str, dict
 
 
 def choose_units(branch: ScaledBranch, scores: dict[int, torch.Tensor], answers_for: int, sliced: bool) -> dict[int, torch.Tensor]:
-    """Return the units each group keeps, ascending; repeated ones where a group grows.
+    """Return the units that each group keeps, ascending; some are repeated if a group grows.
 
     Args:
-        answers_for: Channels, from `branch.backbone`, that the backbone must keep if
-            it can: the part of the join this branch answers for.
+        answers_for: Number of channels, from `branch.backbone`, that the backbone must keep if
+            possible: the part of the join that this branch computes.
         sliced: Whether the branch starts with a slice of the backbone, which
             fixes the channels of the groups it reaches.
     """
@@ -84,13 +84,13 @@ def kept_channels(
 
     Args:
         chosen: Units of each group, from `choose_units`.
-        arriving: Channels that arrive where the branch has no entry, else None.
+        arriving: Input channels if the branch has no entry, else None.
     """
     first = channels.pieces[graph.input.name][0][1]
     index, share, start = [], [], 0
     for group, per in channels.pieces[name]:
         if arriving is not None and group == channels.input_group:
-            # where channels are not a multiple of those that arrive, such as 3 of a grouped convolution for 2, whole units arrive
+            # whole units arrive if channels are no multiple of the arriving ones, such as 3 of a grouped convolution for 2
             step = 1 if per % first == 0 else first
             piece, per_item = InputChannels(arriving.index[::step] // step, arriving.share[::step]), per * step // first
         else:
@@ -108,14 +108,14 @@ def inherit(
     arriving: InputChannels | None,
     matches: Mapping[str, str] | None = None,
 ) -> dict[str, dict[str, torch.Tensor]]:
-    """Return the original's weights reduced to a branch.
+    """Return the original's weights, reduced to a branch.
 
-    Dense convolutions and linear layers are cut on both sides, depthwise and
-    grouped ones and batch-norms with their channels.
+    Dense convolutions and linear layers are cut on both sides; depthwise and
+    grouped convolutions and batch norms are cut with their channels.
 
     Args:
         chosen: Units of each group, from `choose_units`.
-        arriving: Channels that arrive where the branch has no entry, else None.
+        arriving: Input channels if the branch has no entry, else None.
     """
     channels, source = branch.channels, branch.source
     inherited: dict[str, dict[str, torch.Tensor]] = {}
@@ -127,7 +127,7 @@ def inherit(
             cache[pieces] = kept_channels(channels, source, name, chosen, arriving)
         return cache[pieces]
 
-    # a branch that computes a part of the segment lacks operators of the rest, and may read their outputs
+    # a branch that computes part of a segment lacks the other operators, but may read their outputs
     computed = {op.name for op in branch.graph.ops if op.kind != "input"}
     for op in source.ops:
         if op.name not in computed or op.name not in captured.weights:
@@ -140,7 +140,7 @@ def inherit(
         dense = kind_of(op.kind).dense(op.attrs)
         cut: dict[str, torch.Tensor] = {}
         for key, tensor in original.items():
-            # a tensor with a row for several channels, such as a head, has one for as many that are kept
+            # a tensor with one row for several channels, such as a head, keeps the rows of kept channels
             per = source.by_name[op.name].shape[1] // len(tensor)
             value = tensor.detach().index_select(0, rows[::per] // per)
             if key == "weight" and dense:
@@ -159,8 +159,8 @@ class InheritedChannels:
 
     branch: ScaledBranch
     chosen: dict[int, torch.Tensor]  # Units of each channel group, from `choose_units`.
-    input_channels: InputChannels  # Input of its segment.
-    without_entry: bool  # Whether it reads that without an entry.
+    input_channels: InputChannels  # Input channels of its segment.
+    without_entry: bool  # Whether the branch reads its input without an entry.
 
     def original_channels(self, name: str) -> torch.Tensor:
         """Return the original channel of each channel of operator `name`, (channels,) int64."""
@@ -172,7 +172,7 @@ class InheritedChannels:
         return self.original_channels(self.branch.source.output)
 
     def weights(self, captured: Captured, matches: Mapping[str, str] | None = None) -> dict[str, dict[str, torch.Tensor]]:
-        """Return the original's weights reduced to the branch, see `inherit`."""
+        """Return the original's weights, reduced to the branch, as `inherit` does."""
         return inherit(self.branch, captured, self.chosen, self._read_channels, matches)
 
     @property

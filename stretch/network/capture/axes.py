@@ -41,7 +41,7 @@ FactorKind = Literal["image", "channel", "pixel", "query", "key"]
 
 @dataclass(frozen=True)
 class Factor:
-    """Some of a map's images, channels or pixels, in equal steps."""
+    """A range of a map's images, channels or pixels, in equal steps."""
 
     of: FactorKind  # Kind of thing that the factor steps through.
     size: int  # Number of steps.

@@ -1,7 +1,7 @@
 """Capture any network that torch can export; calls of torch compute the operators that belong to no family.
 
 `torch.export` runs the network once on tensors without data, so that weights and run time do not matter. It returns torch's own
-operators (ATen), whatever Python did in between.
+operators (ATen) for any Python code.
 """
 
 import contextlib
@@ -149,7 +149,7 @@ def _export_error(module: nn.Module, inputs: Inputs, device: torch.device | str,
 # Its operators.
 
 
-#: Operators that create tensors of a given shape, whatever the elements of their inputs.
+#: Operators that create tensors of a given shape and do not read the elements of their inputs.
 _FILL_OPERATORS = frozenset({"zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"})
 
 
@@ -220,7 +220,7 @@ class ExportedLowering:
         return graph
 
     def _reachable_ops(self, outputs: Sequence[str]) -> list[Op]:
-        """Return the operators that lead to the outputs; parts of a tensor that is also computed whole become cuts of it."""
+        """Return the operators that lead to the outputs; parts of a tensor that is also computed whole are cut out of it."""
         while True:
             kept = reachable(list(self._ops.values()), outputs)
             needed = {op.name for op in kept}

@@ -82,7 +82,7 @@ def is_shape(arguments: Any) -> TypeGuard[Sequence[int]]:
 
 
 def whole_numbers_error(name: str, where: str) -> WholeNumbersError:
-    """Return the error for a network whose inputs are whole numbers, such as those of words.
+    """Return the error for a network with whole-number inputs, such as word indices.
 
     Args:
         where: Which inputs, or where the network needs them, after a space.

@@ -297,7 +297,7 @@ def _concat(call: AtenCall) -> LoweringResult:
 
 @_add("pad", "constant_pad_nd")
 def _pad(call: AtenCall) -> LoweringResult:
-    """Lower the padding of an image; padding by −∞ becomes part of the poolings that read it (`stretch.network.capture.trace.fold_infinite_padding`)."""
+    """Lower the padding of an image; `stretch.network.capture.trace.fold_infinite_padding` merges padding by −∞ into max pooling."""
     x, pads, value = call.tensors[0], [int(n) for n in call.arguments["pad"]], call.arguments.get("value")
     if not any(pads):
         return x
@@ -539,7 +539,7 @@ def _of_two_tensors(call: AtenCall, a: AtenValue, b: AtenValue) -> LoweringResul
     if call.operator == "sub":
         computed = _is_floating_point(call) and a.shape[0] == b.shape[0]
         return [Step("mul_scalar", {"value": -1.0}, (b,)), Step("add", {}, (a,))] if computed else None
-    # an operator that repeats one image for several others belongs to no family
+    # an operator that repeats one image for several ones belongs to no family
     return [Step(call.operator, {}, (a, b), {} if a.shape[:1] == b.shape[:1] else None)]
 
 

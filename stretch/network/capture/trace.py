@@ -90,7 +90,7 @@ def source_line(error: BaseException) -> str:
     return ""
 
 
-# One run of a traced network: shapes, constants, and the operator whose result a changed tensor is.
+# One run of a traced network: shapes, constants, and the operator that last changed each tensor.
 
 
 def is_assembly(node: fx.Node) -> bool:
@@ -149,19 +149,19 @@ class Values(fx.Interpreter):
         else:
             self.constants[n] = value
         if not isinstance(value, torch.Tensor) and n.op != "output" and not is_assembly(n):
-            # keep a tensor without a node of its own from being taken for an earlier one at the same address
+            # a tensor without a node of its own must not be taken for an earlier one at the same address
             self._latest |= {id(part): (n, part._version) for part in tensors(value)}
         return value
 
     def writer(self, tensor: torch.Tensor) -> fx.Node:
-        """Return the node whose result is this tensor of the output."""
+        """Return the node that computes this tensor of the output."""
         writer, version = self._latest[id(tensor)]
         require_supported(version == tensor._version, f"it returns `{writer.name}`, which was changed in place through a view of it")
         require_supported(writer in self.shapes, f"it returns one of several results of `{writer.name}`")
         return writer
 
     def source(self, reader: fx.Node, read: fx.Node) -> fx.Node:
-        """Return the node whose result `reader` sees where it reads `read`.
+        """Return the node that computes the tensor which `reader` sees as `read`.
 
         The two nodes differ if the tensor was changed in place in between.
         """

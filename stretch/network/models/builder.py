@@ -514,7 +514,7 @@ def select_at(builder: Builder, x: fx.Node, sampled: list[np.ndarray], name: str
 #: Relative error of numbers that were written in half or single precision.
 _CLOSE = 1e-3
 
-#: A string is any operand, equal wherever it occurs; a number matches approximately; a tuple is a call with such operands. Operands of
+#: A string is any operand, equal wherever it occurs; a number matches approximately; a tuple is a call with operands. Operands of
 #: sums and products may be in either order, and a factor may be written as several.
 Pattern = str | float | tuple[Any, ...]
 

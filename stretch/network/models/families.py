@@ -34,8 +34,8 @@ class Family(Protocol):
     """Models that are built in the same way.
 
     A family is a class without constructor arguments, registered by
-    ``@families.register("<name>")``. The names of its models stand
-    alone if `prefix` is empty; otherwise they are ``<prefix>NAME``.
+    ``@families.register("<name>")``. The names of its models have
+    no prefix if `prefix` is empty; otherwise they are ``<prefix>NAME``.
     """
 
     prefix: ClassVar[str]

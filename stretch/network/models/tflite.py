@@ -514,7 +514,7 @@ def _pad(site: TfliteSite) -> TfliteView:
 
 @rule("DEPTH_TO_SPACE", "SPACE_TO_DEPTH")
 def _blocks(site: TfliteSite) -> TfliteView:
-    """Translate TFLite DEPTH_TO_SPACE and SPACE_TO_DEPTH, whose channels are ordered by rows and columns of a block, as in TensorFlow."""
+    """Translate TFLite DEPTH_TO_SPACE and SPACE_TO_DEPTH; channels are ordered by row, then column of a block, as in TensorFlow."""
     op = "DepthToSpace" if site.op == "DEPTH_TO_SPACE" else "SpaceToDepth"
     return TfliteView(site.onnx(op, [site.image()], blocksize=site.integer("block_size")), "image")
 
@@ -563,7 +563,7 @@ def _weights(site: TfliteSite, i: int) -> tuple[np.ndarray, np.ndarray | None]:
 
 @rule("CONV_2D", "DEPTHWISE_CONV_2D")
 def _convolution(site: TfliteSite) -> TfliteView:
-    """Translate TFLite CONV_2D and DEPTHWISE_CONV_2D; weights are out × height × width × in, or 1 × height × width × out (depthwise)."""
+    """Translate TFLite CONV_2D and DEPTHWISE_CONV_2D; weights are out × height × width × in (depthwise: 1 × height × width × out)."""
     x = site.image()
     weight, bias = _weights(site, 1)
     deep = site.op == "DEPTHWISE_CONV_2D"

@@ -84,7 +84,7 @@ class TorchvisionFamily:
 
 @families.register("segmentation")
 class SegmentationFamily(TorchvisionFamily):
-    """Networks of `torchvision.models.segmentation`, under the same names; they return ``out``, and ``aux`` if they have an auxiliary head."""
+    """Networks of `torchvision.models.segmentation`, under the same names; they return ``out``, and ``aux`` if they have that head."""
 
     listed = tv.segmentation
     tested = frozenset({"deeplabv3_mobilenet_v3_large", "fcn_resnet50", "lraspp_mobilenet_v3_large"})

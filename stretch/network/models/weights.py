@@ -94,7 +94,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     except OSError as error:
         raise StretchError(f"cannot read the weights {path}: {error.strerror or error}") from error
     except Exception as error:
-        # torch's own messages name its internals, or advise to load such a file with any code in it
+        # torch's own messages name its internals, or advise to load such a file although it may contain code
         reason = first_line(error) if path.suffix == ".safetensors" else "it is damaged, or holds more than tensors"
         raise StretchError(
             f"{path} is no weights file: {reason}", "give a .safetensors file or a torch checkpoint that holds tensors alone"

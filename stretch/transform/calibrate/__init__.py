@@ -1,4 +1,4 @@
-"""Calibration without training: statistics, layers and joins are fitted to the original's activations on unlabelled images."""
+"""Calibration without training: fit statistics, layers and joins to the original's activations on unlabelled images."""
 
 from stretch.transform.calibrate.run import MIN_IMAGES, SegmentError, calibrate, undivided_design
 from stretch.transform.calibrate.segment import ChoiceSettings

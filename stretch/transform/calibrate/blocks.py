@@ -1,4 +1,4 @@
-"""Choice of the original's blocks that each branch of a segment reproduces, on images."""
+"""Choose the original's blocks that each branch of a segment reproduces, by images."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,21 +16,21 @@ from stretch.transform.tensors import evenly_spread
 
 #: Number of images for the choice, and approximate maximum number of runs of the segment per branch.
 IMAGES, RUNS = 64, 96
-#: Blocks whose removal is tried again once another is gone: those that were missed least before.
+#: Number of blocks whose removal is tried again after another removal: those with the lowest error before.
 TRIED = 4
-#: Pixels of the output per channel.
+#: Number of output pixels per channel for the regressions.
 PIXELS = 32
 
 
 def choose_blocks(
     part: SegmentDesign, segment: Segment, sources: Sequence[OpGraph], original_branch: Branch, original_inputs: Batches, ridge: float
 ) -> list[Matches]:
-    """Choose the original's blocks of each branch such that the segment's error is small.
+    """Choose the blocks of the original for each branch such that the segment's error is small.
 
-    One block after the other is left out of the original, each time the one without which its output is best predicted from the
-    rest, by the linear map that a join is. Branches whose join adds up, or whose backbones the next segment reads together,
-    are chosen one after the other, each given those before it, so that they complement each other. How many blocks of each
-    run stay is the design's, blocks that change the shape always do, and where the blocks of a run differ, it stays as it is.
+    Blocks are removed from the original one by one, each time the block without which the remaining segment predicts the output best
+    by a linear map, as a join does. If a join adds up, or if the next segment reads all backbones together, branches
+    are chosen in order, each given those before it, so that they complement each other. The design sets the number of blocks
+    per run; blocks that change the shape always stay, and runs of different blocks are left unchanged.
     """
     left_out = [_dropped_counts(segment, source) for source in sources]
     if not any(left_out):
@@ -56,18 +56,18 @@ class ReducedSegment:
 
     segment: Segment
     original_branch: Branch
-    starts: list[dict[str, torch.Tensor]]  # Tensors that blocks begin with, by name, of each batch.
+    starts: list[dict[str, torch.Tensor]]  # Input tensors of blocks by name, for each batch.
     outputs: Batches
-    removed: frozenset[int] = frozenset()  # Numbers of the blocks.
+    removed: frozenset[int] = frozenset()  # Indices of the removed blocks.
 
     @classmethod
     def of(cls, segment: Segment, original_branch: Branch, batches: Batches) -> "ReducedSegment":
-        """Return the whole segment."""
+        """Return the segment with all its blocks."""
         starts = [{original_branch.sources[0]: x} for x in batches]
         return cls(segment, original_branch, starts, [_run_without(segment, original_branch, (), values, 0) for values in starts])
 
     def without(self, number: int) -> "ReducedSegment":
-        """Return the segment without one block more; only operators behind that block run."""
+        """Remove one more block; only the operators after that block run again."""
         block, removed, starts = self.segment.blocks[number], self.removed | {number}, [dict(values) for values in self.starts]
         behind = 1 + next(i for i, (name, _, _) in enumerate(self.original_branch.steps) if name == block.end)
         for values in starts:
@@ -77,7 +77,7 @@ class ReducedSegment:
 
     @property
     def rows(self) -> torch.Tensor:
-        """Some pixels of the output, (rows, channels)."""
+        """Sample of the output's pixels, (rows, channels)."""
         images = sum(map(len, self.outputs))
         return torch.cat([rows_of(y, -(-PIXELS * y.shape[1] // images)) for y in self.outputs])
 
@@ -85,7 +85,7 @@ class ReducedSegment:
 def _run_without(
     segment: Segment, original_branch: Branch, removed: Collection[int], starts: dict[str, torch.Tensor], first: int
 ) -> torch.Tensor:
-    """Return the output of a segment from a step on, with some blocks replaced by identities; tensors that blocks begin with are put into `starts`."""
+    """Run a segment from step `first` on, with some blocks replaced by identities; input tensors of blocks are stored in `starts`."""
     ends = {segment.blocks[i].end: segment.blocks[i].start for i in removed}
     dropped = {name for i in removed for name in segment.blocks[i].ops}
     begun, values = {block.start for block in segment.blocks}, dict(starts)
@@ -102,7 +102,7 @@ def _run_without(
 
 
 def _dropped_counts(segment: Segment, source: OpGraph) -> dict[int, int]:
-    """Return the number of blocks that a branch leaves out of each run, for runs with a choice."""
+    """Return the number of blocks that a branch leaves out of each run; only for runs with a choice."""
     counts: dict[int, int] = {}
     for block in segment.blocks:
         if block.ops[0] not in source.by_name:
@@ -124,10 +124,10 @@ def _choose(
     outputs: Sequence[torch.Tensor],
     ridge: float,
 ) -> ReducedSegment:
-    """Remove the blocks without which the output changes least, one after the other, the given number per run."""
+    """Remove the given number of blocks per run, each time those whose removal changes the output least."""
     blocks, remaining, target = whole.segment.blocks, dict(counts), whole.rows[:, partition]
     errors = {i: _residual_variance([*outputs, rows], target, ridge) for i, rows in alone.items() if blocks[i].run in counts}
-    # greedy one by one if that is cheap; else several at a time
+    # remove blocks one by one if that is cheap, otherwise several at a time
     at_once = max(1, -(-sum(counts.values()) * len(errors) // (2 * RUNS)))
     best = whole
     while any(remaining.values()):
@@ -136,14 +136,14 @@ def _choose(
                 remaining[blocks[i].run] -= 1
                 best = best.without(i)
         errors = {i: error for i, error in errors.items() if i not in best.removed and remaining[blocks[i].run]}
-        # a block is missed no less for others being gone: those that were missed most before are not tried again
+        # removals never make another block less important, so blocks with large errors are not tried again
         for i in sorted(errors, key=lambda i: errors[i])[: max(at_once, TRIED)] if any(remaining.values()) else ():
             errors[i] = _residual_variance([*outputs, best.without(i).rows], target, ridge)
     return best
 
 
 def _residual_variance(inputs: Sequence[torch.Tensor], target: torch.Tensor, ridge: float) -> float:
-    """Return the squared error of the best linear map over the variance."""
+    """Return the squared error of the best linear map, relative to the variance of the target."""
     x = torch.cat(list(inputs), 1)
     sums = Regression(1, x.shape[1], target.shape[1], x.device)
     sums.add(x, target)
@@ -152,7 +152,7 @@ def _residual_variance(inputs: Sequence[torch.Tensor], target: torch.Tensor, rid
 
 
 def _matches(segment: Segment, source: OpGraph, removed: Sequence[Block]) -> Matches:
-    """Return the operators of the blocks that a branch has, and those of the blocks that stay; only where they are others."""
+    """Return the operators of a branch's blocks, with the operators of the blocks that they reproduce instead."""
     matches: Matches = {}
     for run in {block.run for block in removed}:
         blocks = [block for block in segment.blocks if block.run == run]

@@ -18,16 +18,16 @@ from stretch.transform.calibrate.statistics import Batches, Norm, Values, walk
 from stretch.transform.model import Branch, statistics_of
 from stretch.transform.width import InheritedChannels
 
-#: Operator of a branch → operator of the original that it reproduces, where it is another one.
+#: Operator of a branch → operator of the original that it reproduces, if the two differ.
 Matches = dict[str, str]
 
 
 def candidate_matches(segment: Segment, sources: Sequence[OpGraph]) -> list[list[Matches]]:
-    """Return the ways to divide a segment's blocks among its branches.
+    """Return the candidate assignments of a segment's blocks to its branches.
 
-    A branch that drops blocks keeps the first ones of each run. Its join does better
-    if another branch then computes what the last ones add, so that together they
-    cover the whole segment. Which branch takes which end is for the data to say.
+    A branch that drops blocks keeps the first ones of each run. Its join does better if
+    another branch computes the contribution of the last ones, so that the branches
+    cover the whole segment together. The data decide which branch takes which end.
     """
     late = [_match_from_end(segment, source) for source in sources]
     options: list[list[Matches]] = [[{} for _ in sources]]
@@ -39,7 +39,7 @@ def candidate_matches(segment: Segment, sources: Sequence[OpGraph]) -> list[list
 
 
 def _match_from_end(segment: Segment, source: OpGraph) -> Matches:
-    """Return the matches with the last blocks of each run, where they have the same structure."""
+    """Match a branch's blocks with the last blocks of each run, if their structure is the same."""
     matches: Matches = {}
     for run in dict.fromkeys(block.run for block in segment.blocks):
         blocks = [block for block in segment.blocks if block.run == run]
@@ -51,7 +51,7 @@ def _match_from_end(segment: Segment, source: OpGraph) -> Matches:
 
 
 def same_structure(graph: OpGraph, a: Block, b: Block) -> bool:
-    """Return whether two blocks are the same operators in the same order, reading each other in the same way."""
+    """Return whether two blocks have the same operators in the same order with the same connections."""
     names = {a.start: b.start} | dict(zip(a.ops, b.ops, strict=False))
     pairs = [(graph.by_name[x], graph.by_name[y]) for x, y in zip(a.ops, b.ops, strict=False)]
     return len(a.ops) == len(b.ops) and all(
@@ -60,28 +60,28 @@ def same_structure(graph: OpGraph, a: Block, b: Block) -> bool:
     )
 
 
-#: Rows of a regression, where images have so many pixels: a hundred and more for each input of a small network's layers.
+#: Maximum number of rows of a regression: at least a hundred per input for the layers of small networks.
 ROWS = 2**16
-#: Multiplications of inputs with inputs that a regression may cost, and numbers it may hold: wide layers get fewer rows …
+#: Maximum number of multiplications for a regression's products of inputs, and of stored values: wide layers get fewer rows …
 PRODUCTS = 2 * 10**10
 NUMBERS = 2**26
-#: … but so many for each input, and no layer more than so many.
+#: … but at least the first number of rows per input, and never more than the second.
 ROWS_PER_INPUT, MOST_PER_INPUT = 4, 512
-#: Pixels of one image, beyond which its others say next to nothing new: neighbours read much the same.
+#: Maximum number of pixels per image: further ones add almost no information, because neighbours are similar.
 PIXELS = 256
 
 
 def pixels_for(images: int, inputs: int, groups: int = 1) -> int:
-    """Return the pixels of every image that make up the rows of a regression."""
+    """Return the number of pixels per image that gives a regression enough rows."""
     rows = min(ROWS, MOST_PER_INPUT * inputs, PIXELS * images, PRODUCTS // (groups * inputs**2), NUMBERS // (groups * inputs))
     return math.ceil(max(rows, ROWS_PER_INPUT * inputs) / images)
 
 
 @lru_cache(maxsize=256)
 def evenly_spaced_pixels(height: int, width: int, count: int) -> torch.Tensor:
-    """Return the numbers of `count` pixels of a map, ascending; all of them where it has no more.
+    """Return the indices of `count` pixels of a map, ascending; all pixels if it has no more.
 
-    They depend on the size of the map alone: every image gives the same ones, so
+    The indices depend only on the size of the map. Every image gives the same pixels, so
     that results do not depend on how images are divided into batches.
     """
     if count >= height * width:
@@ -91,7 +91,7 @@ def evenly_spaced_pixels(height: int, width: int, count: int) -> torch.Tensor:
 
 
 def rows_of(x: torch.Tensor, count: int) -> torch.Tensor:
-    """Return the channels of the chosen pixels, (images · pixels, channels); a vector is one pixel."""
+    """Return the values of the chosen pixels, (images · pixels, channels); a vector counts as one pixel."""
     if x.dim() == 2:
         return x
     chosen = evenly_spaced_pixels(x.shape[2], x.shape[3], count).to(x.device)
@@ -102,7 +102,7 @@ def patches(layer: nn.Conv2d | nn.Linear, x: torch.Tensor, out: tuple[int, ...],
     """Return the inputs of `layer` for each chosen pixel of its output.
 
     Returns:
-        (images · pixels, channels · kernel height · kernel width), the order of its weights.
+        (images · pixels, channels · kernel height · kernel width), in the order of the layer's weights.
     """
     if isinstance(layer, nn.Linear):
         return x
@@ -114,7 +114,7 @@ def patches(layer: nn.Conv2d | nn.Linear, x: torch.Tensor, out: tuple[int, ...],
     rows = (chosen // width * down)[:, None] + torch.arange(tall, device=x.device) * dy
     columns = (chosen % width * across)[:, None] + torch.arange(wide, device=x.device) * dx
     places = (rows[:, :, None] * padded.shape[3] + columns[:, None, :]).flatten(1)
-    # Gathered pixel by pixel: whole pixels lie together where images are stored channels last.
+    # Gathered pixel by pixel: the values of a pixel are adjacent in memory if images are stored channels last.
     read = padded.flatten(2).mT.index_select(1, places.flatten()).reshape(len(x), len(chosen), tall * wide, x.shape[1])
     return read.mT.reshape(-1, x.shape[1] * tall * wide)
 
@@ -125,37 +125,37 @@ def _pair(layer: nn.Conv2d) -> tuple[int, int]:
     return padding[0], padding[1]
 
 
-#: Rows whose products are summed in fp32, at most and at least, and numbers of them that stay in a processor's caches.
+#: Maximum and minimum number of rows whose products are summed in fp32, and number of values that fit into a processor's caches.
 _MOST_ROWS, _LEAST_ROWS, _NUMBERS = 8192, 256, 2**22
 
-#: Inputs whose products with themselves and with the targets are one matrix product.
+#: Number of inputs whose products with themselves and with the targets are one matrix product.
 _BLOCK = 192
 
 
 class Products:
-    """Sums of products of inputs with inputs, and with outputs, for each group of channels by itself, in float64.
+    """Sums of products of inputs with inputs, and with outputs, separately per group of channels, in float64.
 
     Args:
-        groups: Groups; 1 for a dense layer.
+        groups: Number of groups; 1 for a dense layer.
 
     Attributes:
-        count: Rows added.
+        count: Number of added rows.
     """
 
     def __init__(self, groups: int, inputs: int, device: torch.device, outputs: int = 0) -> None:
-        #: Of inputs with inputs the upper triangle alone, by blocks, then those of inputs with outputs.
+        #: First the products of inputs with inputs (only the upper triangle, in blocks), then those of inputs with outputs.
         self._products = torch.zeros(groups, inputs, inputs + outputs, dtype=torch.float64, device=device)
         self._sums = torch.zeros(groups, inputs + outputs, dtype=torch.float64, device=device)
         self.count = 0
 
     def add(self, *parts: torch.Tensor) -> None:
-        """Add rows: (rows, groups · inputs), and (rows, groups · outputs) where there are outputs."""
+        """Add rows of inputs (rows, groups · inputs) and, if there are outputs, rows of outputs (rows, groups · outputs)."""
         groups, inputs, width = self._products.shape
         chunk = min(_MOST_ROWS, max(_LEAST_ROWS, _NUMBERS // (groups * width)))
         for rows in zip(*(part.split(chunk) for part in parts), strict=True):
             grouped = [part.reshape(len(part), groups, -1) for part in rows]
             stacked = (torch.cat(grouped, 2) if len(grouped) > 1 else grouped[0]).movedim(1, 0)
-            # Products of fp32 numbers summed over some thousand rows lose nothing that matters; the sum over those is float64.
+            # Sums of fp32 products over a few thousand rows are precise enough; the sum of these sums is float64.
             for start in range(0, inputs, _BLOCK):
                 stop = min(start + _BLOCK, inputs)
                 self._products[:, start:stop, start:] += stacked[:, :, start:stop].mT @ stacked[:, :, start:]
@@ -163,11 +163,11 @@ class Products:
         self.count += len(parts[0])
 
     def mean(self) -> torch.Tensor:
-        """Of each input and output, (groups, inputs + outputs)."""
+        """Return the mean of each input and output, (groups, inputs + outputs)."""
         return self._sums / self.count
 
     def covariance(self, centred: bool = True) -> torch.Tensor:
-        """Return the mean products, (groups, inputs, inputs + outputs), of numbers less their means if they are to be centred."""
+        """Return the mean products, (groups, inputs, inputs + outputs); `centred` subtracts the means first."""
         inputs = self._products.shape[1]
         products = self._products / self.count
         upper = products[:, :, :inputs].triu()
@@ -179,27 +179,27 @@ class Products:
 
 
 class Regression:
-    """Least squares of outputs on inputs, for each group of channels by itself.
+    """Least squares of outputs on inputs, separately per group of channels.
 
-    Only sums are held, in float64: of products of inputs with inputs, of inputs
-    with outputs, and of both.
+    Only sums are stored, in float64: of products of inputs with inputs, of products of
+    inputs with outputs, and of inputs and outputs themselves.
 
     Args:
-        groups: Independent regressions; 1 for a dense layer.
+        groups: Number of independent regressions; 1 for a dense layer.
     """
 
     def __init__(self, groups: int, inputs: int, outputs: int, device: torch.device) -> None:
         self._seen, self._inputs = Products(groups, inputs, device, outputs), inputs
 
     def add(self, x: torch.Tensor, y: torch.Tensor) -> None:
-        """Add rows."""
+        """Add rows of inputs and outputs."""
         self._seen.add(x, y)
 
     def solve(self, ridge: float, prior: torch.Tensor, intercept: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the weights W nearest to the outputs, drawn towards `prior` where the inputs say little.
+        """Return the weights W and biases b that fit the outputs best, and stay near `prior` where the inputs have little variance.
 
         Minimises mean|y − W x − b|² + λ|W − prior|², with λ the mean square of an input times
-        `ridge` + inputs / (10 · rows): few rows leave more of the prior.
+        `ridge` + inputs / (10 · rows): with few rows the result stays closer to the prior.
         """
         count, inputs = self._seen.count, self._inputs
         mean_x, mean_y = self._seen.mean().tensor_split([inputs], 1)
@@ -211,28 +211,28 @@ class Regression:
         penalty = share * covariance.diagonal(dim1=1, dim2=2).mean(1).clamp_min(1e-12)
         start = prior.double().reshape(groups, outputs, inputs).mT
         eye = penalty[:, None, None] * torch.eye(inputs, dtype=torch.float64, device=penalty.device)
-        # Solved for the change, so that a prior that fits already stays as it is.
+        # Solved for the change, so that a prior that already fits is returned unchanged.
         weight = start + torch.linalg.solve(covariance + eye, mixed - covariance @ start)
         bias = mean_y - (mean_x[:, None] @ weight)[:, 0]
         return weight.mT.reshape(groups * outputs, inputs).float(), bias.reshape(-1).float()
 
 
-#: An operator of the original, and the number of sampled pixels per image.
+#: Name of an operator of the original, and the number of sampled pixels per image.
 LayerTarget = tuple[str, int]
 
 
 @dataclass(frozen=True)
 class Tail:
-    """The affine operators behind a layer, up to the first that is not."""
+    """The affine operators after a layer, up to the first operator that is not affine."""
 
-    end: str  # The last of them; the layer itself if there is none.
-    norm: str | None  # The batch-norm among them.
-    add: str | None  # The addition that alone reads `end`.
-    skip: str | None  # The other input of that addition.
+    end: str  # Name of the last of them; the layer itself if there is none.
+    norm: str | None  # Name of the batch norm among them.
+    add: str | None  # Name of the addition that is the only reader of `end`.
+    skip: str | None  # Name of the other input of that addition.
 
 
 def tail_of(graph: OpGraph, layer: str) -> Tail:
-    """Return the tail of one layer of a branch."""
+    """Return the affine tail of one layer of a branch."""
     end, norm = layer, None
     while len(graph.consumers[end]) == 1:
         following = graph.by_name[graph.consumers[end][0]]
@@ -250,7 +250,7 @@ def tail_of(graph: OpGraph, layer: str) -> Tail:
 
 @dataclass(frozen=True)
 class _LayerGoal:
-    """Target of one layer: an operator of the branch, less a skip, at a number of pixels of every image."""
+    """Target of one layer: an operator of the branch, minus a skip connection, at a number of pixels of every image."""
 
     name: str
     skip: str | None
@@ -259,15 +259,15 @@ class _LayerGoal:
 
 
 class BranchFit:
-    """The layers of one branch, each to be fitted to the original's value behind its tail.
+    """The layers of one branch, each to be fitted to the original's value after its tail.
 
-    Where the tail ends in an addition whose other side is known by then, the target
-    is the original's sum minus that side: the last layer of a residual block makes up
-    for what the skip already got wrong. A layer with fewer rows than inputs is left
-    as it is: inherited weights are worth more than weights that fit anything.
+    If the tail ends in an addition whose other input is already computed, the target
+    is the original's sum minus that input: the last layer of a residual block then
+    corrects the error of the skip connection. A layer with fewer rows than inputs is
+    not fitted, because inherited weights are better than overfitted ones.
 
     Args:
-        matches: Operators that reproduce another than the one they are named after.
+        matches: Operators that reproduce a different operator than the one with their name.
         among: Names of the layers that may be fitted; all if None.
     """
 
@@ -276,7 +276,7 @@ class BranchFit:
     ) -> None:
         self.heritage, self.branch = inherited, branch
         graph, source = inherited.branch.graph, inherited.branch.source
-        # An entry passes on what arrives at the original segment.
+        # An entry passes on the input of the original segment.
         reproduced = {op.name: op.name for op in graph.ops} | matches | dict.fromkeys((ENTRY_CONV, ENTRY_NORM), source.input.name)
         order = {name: number for number, (name, _, _) in enumerate(branch.steps)} | dict.fromkeys(branch.sources, -1)
         self._goals: dict[str, _LayerGoal] = {}
@@ -299,14 +299,14 @@ class BranchFit:
 
     @property
     def layer_targets(self) -> set[LayerTarget]:
-        """Activations of the original that it needs."""
+        """Activations of the original that the fit needs."""
         return {goal.look for goal in self._goals.values()}
 
     def run(self, arriving: Batches, fitted: int, targets: Mapping[LayerTarget, Batches], ridge: float) -> list[torch.Tensor]:
-        """Fit the layers, entry included, in place.
+        """Fit the layers in place, including those of the entry.
 
         Args:
-            fitted: How many of them, the first, the fit looks at.
+            fitted: Number of batches, from the first, that the fit uses.
         """
         graph, source = self.heritage.branch.graph, self.heritage.branch.source
 
@@ -369,7 +369,7 @@ def _fit_layer(layer: nn.Conv2d | nn.Linear, norm: Norm | None, inputs: torch.Te
         if layer.bias is not None:
             layer.bias.copy_(bias)
     else:
-        # Rows stay as long as they were, for the sake of training that follows; the batch-norm undoes that.
+        # Each row keeps its norm, which helps later training; the batch norm compensates for that.
         length = weight.norm(dim=1).clamp_min(1e-12) / fitted.norm(dim=1).clamp_min(1e-12)
         if layer.bias is not None:
             layer.bias.zero_()

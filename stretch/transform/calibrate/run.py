@@ -20,22 +20,22 @@ from stretch.transform.calibrate.split import Split, divide
 from stretch.transform.model import BranchedModel, BranchedSegment
 from stretch.transform.width import InheritedChannels
 
-#: Fewer images than this leave the regressions to chance.
+#: Minimum number of images; with fewer the regressions are unreliable.
 MIN_IMAGES = 16
-#: Tensors of all images that live at once: three at meeting points, three inside a branch.
+#: Number of activations per image that exist at once: three at meeting points, three inside a branch.
 _TENSORS_PER_IMAGE = 6
 
 
 @dataclass(frozen=True)
 class SegmentError:
-    """How far a segment's output is from the original's: mean squared error over mean square.
+    """Difference of a segment's output from the original's: mean squared error over mean square.
 
-    Measured on the images that were held back for the choice between fits. Behind a `concat` join it is the error of the best linear map to the original's backbone.
+    Measured on the images held back for the choice between fits. After a `concat` join: error of the best linear map to the original's backbone.
     """
 
-    segment: str  # Its name.
-    before: float  # As it was built.
-    after: float  # Calibrated.
+    segment: str  # Name of the segment.
+    before: float  # Error before calibration.
+    after: float  # Error after calibration.
 
 
 @torch.no_grad()
@@ -49,26 +49,26 @@ def calibrate(
     layers: bool = True,
     choices: ChoiceSettings = ALL_CHOICES,
 ) -> list[SegmentError]:
-    """Bring a freshly built model close to the original, without labels.
+    """Bring a newly built model close to the original, without labels.
 
     Segment by segment, the model reads its own input and is fitted to the
-    original's output. A segment that computes the same already is left alone; else
-    the best of these is kept: as built; with new batch-norm statistics and joins;
-    with every layer and the joins fitted, once for each way to divide the original's
-    blocks among the branches. All fits are ridge regressions. A network that only lacks
-    blocks is fitted in two ways, in one of them only in the runs of blocks that lack one;
-    that with the smaller error at the end is kept.
+    original's output. A segment that already computes the same is not changed. Otherwise
+    the best of these candidates is kept: the segment as built; with new batch-norm statistics
+    and joins; with every layer and the joins fitted, once per assignment of the original's
+    blocks to the branches. All fits are ridge regressions. A network that only lacks
+    blocks is fitted in two ways: in all segments, and only in the runs that lack a block;
+    the result with the smaller final error is kept.
 
-    About six activations of all images are held on the model's device, and sums of products.
+    The model's device holds about six activations of all images, and sums of products.
 
     Args:
-        model: Built from `captured`; changed in place, in evaluation mode afterwards.
-        images: Batches of what the network reads, (n, channels, height, width).
+        model: Model built from `captured`; changed in place, and in evaluation mode afterwards.
+        images: Batches of the network's input, (n, channels, height, width).
         ridge: Weight of the penalty, relative to the mean square of a layer's inputs.
-        synthetic: Batches made from the original, likewise: fits look at as many of them as half of the memory holds, the choice at none.
+        synthetic: Batches of synthetic images; fits use as many of them as fit into half of the memory, the choice uses none.
 
     Returns:
-        The error of every branched segment, in order.
+        The errors of all branched segments, in order.
 
     Raises:
         StretchError: If there are too few images, too many for the memory, or their shape is wrong.
@@ -81,7 +81,7 @@ def calibrate(
     synthesised = [torch.cat(list(synthetic))[:room].to(device)] if synthetic else []
     arriving, split = divide([batch.to(device) for batch in images], _largest_tensor(captured), synthesised)
     calibration = NetworkFit(model, captured, original, arriving, split, ridge, layers, choices)
-    # Fits shrink outputs towards the mean: few missing blocks do less harm without most of them.
+    # Fits shrink outputs towards the mean; if only a few blocks are missing, fitting fewer layers may do less harm.
     if not calibration.lacks_blocks_alone:
         return calibration.fit_segments(near=False)[0]
     built = state_of(model)
@@ -99,12 +99,12 @@ def calibrate(
 
 @dataclass(frozen=True)
 class NetworkFit:
-    """A network to be fitted, its original, and the images for that."""
+    """A network to be fitted, its original, and the images for the fit."""
 
     model: BranchedModel
     captured: Captured
     original: BranchedModel
-    arriving: list[torch.Tensor]  # Batches of the input.
+    arriving: list[torch.Tensor]  # Batches of the network's input.
     split: Split
     ridge: float
     layers: bool
@@ -112,9 +112,9 @@ class NetworkFit:
 
     @cached_property
     def _parts(self) -> list[tuple[SegmentDesign, SegmentDesign, Segment, list[InheritedChannels]]]:
-        """Each segment of the design, the same in one piece, the original's, and the channels that its branches inherit.
+        """Each segment of the design, its undivided form, the original segment, and the channels that its branches inherit.
 
-        Bands of rows and branches of channels share their weights: the segment in one piece is fitted.
+        Bands of rows and branches of channels share their weights, so the undivided segment is fitted.
         """
         design, pieces = self.model.design, undivided(self.model.design)
         segments, families = design_segments(self.captured.graph, design), inherited_channels(self.captured, pieces)
@@ -122,16 +122,16 @@ class NetworkFit:
 
     @property
     def lacks_blocks_alone(self) -> bool:
-        """Whether the network is the original but for blocks that it does without."""
+        """Whether the network is the original except for missing blocks."""
         return any(part.missing for _, part, _, _ in self._parts) and all(
             _is_original(part, segment, part.missing) or _computes_the_same(placed, part) for placed, part, segment, _ in self._parts
         )
 
     def fit_segments(self, near: bool) -> tuple[list[SegmentError], float]:
-        """Fit segment after segment; return the errors of the branched ones, and that of the network on the images for the choice.
+        """Fit segment after segment; return the errors of the branched ones, and the network's error on the images for the choice.
 
         Args:
-            near: Whether only layers of runs of blocks that lack one are fitted.
+            near: Whether only the layers in runs with a missing block are fitted.
         """
         model, captured, arriving, errors = self.model, self.captured, self.arriving, []
         original_inputs = arriving
@@ -155,18 +155,18 @@ class NetworkFit:
 
 
 def _is_original(part: SegmentDesign, segment: Segment, missing: Sequence[int] = ()) -> bool:
-    """Return whether a segment in one piece is the original's, but for some blocks."""
+    """Return whether an undivided segment is the original's, except for some blocks."""
     scales = [(branch.depth, branch.width, branch.entry, branch.rewrites) for branch in part.branches]
     return scales == [(segment.depth - len(missing), segment.width, "none", ())]
 
 
 def _computes_the_same(placed: SegmentDesign, part: SegmentDesign) -> bool:
-    """Return whether a segment that is in several parts computes with the original's weights, whatever arrives."""
+    """Return whether a segment in exact parts computes with the original's weights for any input."""
     return join_of(placed.join).exact and placed is part
 
 
 def _segment_for(model: BranchedModel, placed: SegmentDesign, part: SegmentDesign, family: list[InheritedChannels]) -> BranchedSegment:
-    """Return a segment to be fitted: the model's own, or one in one piece with the weights of its parts."""
+    """Return the segment to fit: the model's own, or an undivided one with the weights of its parts."""
     segment = model.segment(placed.name)
     if placed is part:
         return segment
@@ -176,7 +176,7 @@ def _segment_for(model: BranchedModel, placed: SegmentDesign, part: SegmentDesig
 
 
 def _image_capacity(captured: Captured, images: Sequence[torch.Tensor], device: torch.device) -> int:
-    """Return how many more images than those that are given half of the memory holds; those that are given are checked."""
+    """Return how many more images fit into half of the memory; refuse images of the wrong shape or too few."""
     input_shape = captured.graph.input.shape[1:]
     for batch in images:
         if tuple(batch.shape[1:]) != input_shape:
@@ -198,12 +198,12 @@ def _image_capacity(captured: Captured, images: Sequence[torch.Tensor], device: 
 
 
 def _largest_tensor(captured: Captured) -> int:
-    """Return the bytes of one image's largest activation."""
+    """Return the size of one image's largest activation, in bytes."""
     return 4 * max(prod(op.shape) for op in captured.graph.ops) // captured.graph.input.shape[0]
 
 
 def undivided_design(captured: Captured, design: BranchDesign | None = None) -> BranchDesign:
-    """Return the original with the segments of `design`, so that its meeting points can be looked at; with its own stages if None."""
+    """Return the original with the segments of `design`, so that the values at its meeting points can be read; its own stages if None."""
     graph = captured.graph
     segments = split_segments(graph) if design is None else design_segments(graph, design)
     parts = tuple(SegmentDesign(s.name, s.start, s.end, (BranchScale("cpu", s.depth, s.width),)) for s in segments)

@@ -1,4 +1,4 @@
-"""Calibration of one segment: several fits, and the choice between them on images that none of them saw."""
+"""Calibration of one segment: several fits, and the choice between them on images that no fit used."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,17 +43,17 @@ ROUNDS = 64
 class Elimination:
     """A linear layer whose inputs are removed, with the remaining weights refitted each time.
 
-    The removal of some inputs costs the squared error that is left after the rest is refitted, which is known without
-    refitting: wᵀ [H⁻¹]⁻¹ w, with that part of the inverse of the inputs' covariance H which is theirs (optimal brain surgeon: Hassibi and Stork 1993; for
-    channels of a network the criterion of ThiNet, Luo et al. 2017, and of He et al. 2017).
+    Removing some inputs costs the squared error that remains after refitting. It is known without
+    refitting: wᵀ [H⁻¹]⁻¹ w, with these inputs' block of the inverse of the inputs' covariance H (optimal brain surgeon: Hassibi and Stork
+    1993; for channels of a network the criterion of ThiNet, Luo et al. 2017, and of He et al. 2017).
 
-    The inverse stays as it is, and may be shared: the changes of removals are kept as a factor with a row for each removed input.
+    The inverse is not changed and may be shared: the changes by removals are kept as a factor with one row per removed input.
 
     Args:
-        covariance: Of the inputs, (inputs, inputs) float64.
-        weight: (outputs, inputs).
+        covariance: Covariance of the inputs, (inputs, inputs) float64.
+        weight: Weights of the layer, (outputs, inputs).
         size: Reference of the costs; the variance of the outputs by default.
-        inverse: That of the covariance (`inverse_of`), where it is known.
+        inverse: Inverse of the covariance (`inverse_of`), if it is already known.
     """
 
     def __init__(
@@ -64,20 +64,20 @@ class Elimination:
             size = float(((self._weight @ covariance) * self._weight).sum())
         self._size = max(size, 1e-30)
         self._inverse = inverse_of(covariance, ridge) if inverse is None else inverse
-        # the inverse as it is now is `_inverse` - `_factor`ᵀ `_factor`
+        # the present inverse is `_inverse` - `_factor`ᵀ `_factor`
         self._factor = self._inverse.new_empty(0, len(covariance))
-        # diagonal blocks of that for the units last asked about, and where the block of a unit's first input lies
+        # diagonal blocks of the present inverse for the last queried units, and the index of each unit's block by its first input
         self._units, self._blocks = torch.empty(0, 0, dtype=torch.long), self._inverse.new_empty(0)
         self._place = torch.full((len(covariance),), -1, device=covariance.device)
 
     def costs(self, units: torch.Tensor) -> torch.Tensor:
-        """Return the error by the removal of each single unit, relative to the variance of the outputs."""
+        """Return the error of removing each single unit, relative to the variance of the outputs."""
         weight = self._weight[:, units].movedim(0, 2)
         solved: torch.Tensor = torch.linalg.solve(self._diagonal_blocks(units), weight)
         return (weight * solved).sum((1, 2)) / self._size
 
     def _diagonal_blocks(self, units: torch.Tensor) -> torch.Tensor:
-        """Return the part of the inverse that is each unit's own, (units, inputs of each, inputs of each)."""
+        """Return each unit's own block of the inverse, (units, inputs per unit, inputs per unit)."""
         places = self._place[units[:, 0]]
         if self._units.shape[1:] != units.shape[1:] or bool((places < 0).any()):
             self._units = units
@@ -88,12 +88,12 @@ class Elimination:
         return self._blocks[places]
 
     def remove(self, inputs: torch.Tensor) -> None:
-        """Remove these inputs and refit the rest."""
+        """Remove these inputs and refit the remaining weights."""
         rows = self._inverse[inputs] - self._factor[:, inputs].mT @ self._factor
         block = (rows[:, inputs] + rows[:, inputs].mT) / 2
         triangle, failed = torch.linalg.cholesky_ex(block)
         if failed:
-            # rounding may leave a block that is a little less than positive
+            # rounding may make a block slightly indefinite
             values, vectors = torch.linalg.eigh(block)
             triangle = torch.linalg.qr((vectors * values.clamp_min(1e-12 * values.max()).sqrt()).mT).R.mT
         factor = torch.linalg.solve_triangular(triangle, rows, upper=False)
@@ -110,7 +110,7 @@ def _products(factor: torch.Tensor, units: torch.Tensor) -> torch.Tensor:
 
 
 def keep_units(count: int, keep: int, readers: list[tuple[Elimination, torch.Tensor]]) -> torch.Tensor:
-    """Return the units that remain after removing one after the other those with the smallest total error of all readers."""
+    """Return the units that remain after removing, in rounds, those with the smallest total error over all readers."""
     alive = torch.arange(count, device=readers[0][1].device)
     while len(alive) > keep:
         costs = torch.stack([layer.costs(inputs[alive]) for layer, inputs in readers]).sum(0)
@@ -124,11 +124,11 @@ def keep_units(count: int, keep: int, readers: list[tuple[Elimination, torch.Ten
 
 
 def conditional_covariance(covariance: torch.Tensor, observed: torch.Tensor, ridge: float) -> torch.Tensor:
-    """Return the conditional covariance given some of the variables.
+    """Return the conditional covariance, given some of the variables.
 
     Args:
-        covariance: (n, n) float64.
-        known: Which, (m,) int64, each once.
+        covariance: Covariance of the variables, (n, n) float64.
+        observed: Indices of the given variables, (m,) int64, each once.
     """
     if not len(observed):
         return covariance
@@ -140,7 +140,7 @@ def conditional_covariance(covariance: torch.Tensor, observed: torch.Tensor, rid
 
 
 def inverse_of(covariance: torch.Tensor, ridge: float) -> torch.Tensor:
-    """Of a covariance with a penalty on its diagonal, `ridge` times the mean variance."""
+    """Return the inverse of a covariance with a penalty of `ridge` times the mean variance on its diagonal."""
     penalty = ridge * covariance.diagonal().mean().clamp_min(1e-12)
     triangle, failed = torch.linalg.cholesky_ex(
         covariance + penalty * torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
@@ -153,10 +153,10 @@ def inverse_of(covariance: torch.Tensor, ridge: float) -> torch.Tensor:
     return inverse
 
 
-#: Layers with more inputs are ignored, as their covariance would be too expensive.
+#: Layers with more inputs are ignored, because their covariance would be too expensive.
 MAX_INPUTS = 4608
 
-#: Smallest penalty of the choice.
+#: Minimum penalty of the choice of channels.
 _MIN_RIDGE = 1e-4
 
 
@@ -164,9 +164,9 @@ _MIN_RIDGE = 1e-4
 class Covariances:
     """Covariances of the original segment."""
 
-    #: Of the inputs of its dense layers, by name, (inputs, inputs) float64, inputs in the order of the layer's weights.
+    #: Covariances of the inputs of its dense layers by name, (inputs, inputs) float64, in the order of the layer's weights.
     layers: Mapping[str, torch.Tensor]
-    end: torch.Tensor  # Of its output, (channels, channels) float64.
+    end: torch.Tensor  # Covariance of its output, (channels, channels) float64.
 
 
 def find_covariances(original_branch: Branch, source: OpGraph, original_inputs: Batches, images: int) -> Covariances:
@@ -199,26 +199,26 @@ def find_covariances(original_branch: Branch, source: OpGraph, original_inputs: 
 
 
 class ChannelChoice:
-    """Chooses channels for the branches of one segment on the original's activations.
+    """Chooses channels for the branches of one segment by the original's activations.
 
-    From the end of a segment to its beginning, each group of channels loses those whose removal costs the layers that read
-    them least after the others were refitted (`Elimination`); of the outputs of these layers only the channels that were kept
-    count. Batch-norms are folded into the layers. A backbone is read by the branch's own layers and by its part of the join:
-    where joins add up, that needs only what the branches before it do not hand on already.
-    Backbones that are concatenated stay, since the next segment was built for them, and so does what a slice cuts out.
+    From the end of a segment to its beginning, each group of channels loses the ones whose removal, after refitting, costs the
+    layers that read them least (`Elimination`). Of these layers' outputs, only kept channels count.
+    Batch norms are folded into the layers. A backbone is read by the branch's own layers and by its part of the join:
+    if joins add up, that part needs only the channels that the branches before it do not provide.
+    Concatenated backbones stay, because the next segment was built for them, and so do channels that a slice selects.
 
     Args:
-        part: The segment's design.
+        part: Design of the segment.
     """
 
     def __init__(self, captured: Captured, part: SegmentDesign, covariances: Covariances, ridge: float) -> None:
         # smaller eigenvalues are rounding errors of fp32 products
         self._captured, self._part, self._covariances, self._ridge = captured, part, covariances, max(ridge, _MIN_RIDGE)
-        # every branch and way begins with the same inverses
+        # all branches and candidates start with the same inverses
         self._inverses: dict[str, torch.Tensor] = {}
 
     def choose(self, index: int, inherited: InheritedChannels, matches: Matches, others: Sequence[InheritedChannels]) -> InheritedChannels:
-        """Return the parts that a branch keeps."""
+        """Choose the channels that a branch keeps."""
         branch = inherited.branch
         channels, source = branch.channels, branch.source
         scale = self._part.branches[index]
@@ -254,7 +254,7 @@ class ChannelChoice:
     def _layer(
         self, source: OpGraph, channels: ChannelGroups, name: str, decided: Mapping[int, torch.Tensor], matches: Matches
     ) -> Elimination | None:
-        """Return a layer with all its inputs, and its outputs that are known to stay."""
+        """Return a layer with all its inputs and the outputs that are known to stay; None if its covariance is missing."""
         original = matches.get(name, name)
         if original not in self._covariances.layers:
             return None
@@ -262,7 +262,7 @@ class ChannelChoice:
         weight = self._captured.weights[original]["weight"].detach().flatten(1).double()
         norm = tail_of(source, name).norm
         if norm is not None:
-            # Batch-norm folded: errors of a channel count as large as they are behind it.
+            # The batch norm is folded, so that errors of a channel are weighted as after the norm.
             numbers = self._captured.weights[matches.get(norm, norm)]
             eps = source.by_name[norm].attrs["eps"]
             assert isinstance(eps, float)
@@ -275,9 +275,9 @@ class ChannelChoice:
     def _join(
         self, index: int, branch: ScaledBranch, others: Sequence[InheritedChannels], group: int
     ) -> tuple[Elimination, torch.Tensor] | None:
-        """Return the branch's part of the join, as one that reads its backbone; None where the group is not in it."""
+        """Return the branch's part of the join as a reader of its backbone; None if the backbone does not contain the group."""
         join = join_of(self._part.join)
-        # the backbone has the channels of the segment's end for any last block
+        # the backbone has the channels of the segment's end, whatever the last block is
         columns = _units(branch.channels, branch.source.output, group, 1)
         if not join.convolves or columns is None:
             return None
@@ -297,7 +297,7 @@ class ChannelChoice:
 
 
 def _readers(source: OpGraph, channels: ChannelGroups) -> list[str]:
-    """Return the layers that have a weight for each channel that they read, in order."""
+    """Return the dense layers, which have one weight per channel that they read, in order."""
     return [op.name for op in source.ops if op.kind != "input" and kind_of(op.kind).dense(op.attrs)]
 
 
@@ -311,7 +311,7 @@ def _last_reader(source: OpGraph, channels: ChannelGroups, readers: Iterable[str
 
 
 def _columns(source: OpGraph, channels: ChannelGroups, name: str, group: int) -> torch.Tensor | None:
-    """Return the inputs of a layer that are one unit of a group each, (units, inputs of each); None if it does not read the group."""
+    """Return a layer's inputs that belong to each unit of a group, (units, inputs per unit); None if it does not read the group."""
     op = source.by_name[name]
     kernel = op.attrs.get("kernel", (1, 1))
     assert isinstance(kernel, tuple)
@@ -319,7 +319,7 @@ def _columns(source: OpGraph, channels: ChannelGroups, name: str, group: int) ->
 
 
 def _units(channels: ChannelGroups, tensor: str, group: int, taps: int) -> torch.Tensor | None:
-    """Return the numbers of a tensor's channels, each `taps` inputs, that are one unit of a group each; None if it has none."""
+    """Return the indices of a tensor's channels, each with `taps` inputs, that belong to each unit of a group; None without any."""
     parts, start = [], 0
     for unit_group, per in channels.pieces[tensor]:
         units = channels.units[unit_group]
@@ -330,7 +330,7 @@ def _units(channels: ChannelGroups, tensor: str, group: int, taps: int) -> torch
 
 
 def _kept_channels(channels: ChannelGroups, name: str, decided: Mapping[int, torch.Tensor]) -> torch.Tensor:
-    """Return the channels of an operator's output that stay, each once; all of a group that is not decided."""
+    """Return the channels of an operator's output that stay, each once; all channels of an undecided group."""
     parts, start = [], 0
     for group, per in channels.pieces[name]:
         units = decided[group].unique() if group in decided else torch.arange(channels.units[group])
@@ -347,17 +347,17 @@ def fit_join(
     ridge: float,
     trunk: int | None = None,
 ) -> None:
-    """Put the regressions into the 1×1 convolutions of a join.
+    """Fit the 1×1 convolutions of a join by regression.
 
-    A join that adds up, such as `sum`, regresses the whole backbone on all branches together;
-    others regress each branch's part of it, or all of it, on that branch alone. Joins
+    A join that adds up, such as `sum`, regresses the whole backbone on all branches together.
+    Other joins regress each branch's part of it, or the whole backbone, on that branch. Joins
     without convolutions have no weights.
 
     Args:
-        backbones: Of each branch, what its convolution reads, (rows, channels).
-        target: The original's backbone, (rows, channels).
+        backbones: Input of each branch's convolution, (rows, channels).
+        target: Backbone of the original, (rows, channels).
         ridge: Weight of the penalty.
-        trunk: Of a join that adds up, a branch that passes its whole backbone on unchanged; the others regress its error.
+        trunk: For a join that adds up: branch that passes on its whole backbone unchanged; the others are fitted to its error.
     """
     join = join_of(part.join)
     if not join.convolves:
@@ -385,15 +385,15 @@ def fit_join(
         for conv, part_weight in zip(convs, weight.split([conv.weight.shape[1] for conv in convs], 1), strict=True):
             assert conv.bias is not None
             conv.weight.copy_(part_weight[:, :, None, None])
-            # A sum adds up the biases of its branches: the first carries it.
+            # A sum adds the biases of its branches, so only the first one has it.
             conv.bias.copy_(bias if conv is convs[0] else torch.zeros_like(bias))
         start = 0 if join.whole else stop
 
 
 def readout(output: torch.Tensor, target: torch.Tensor, ridge: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the map that makes the most of a join without convolutions: of the original's backbone on the concatenated one.
+    """Fit the linear map from the concatenated backbone to the original's backbone, for a join without convolutions.
 
-    Layers behind the join are fitted after it; this is the best that they can compute of the backbone.
+    Layers after the join are fitted later; this map is the best backbone that they can compute.
     """
     prior = torch.zeros(target.shape[1], output.shape[1], device=target.device)
     sums = Regression(1, prior.shape[1], len(prior), prior.device)
@@ -401,10 +401,10 @@ def readout(output: torch.Tensor, target: torch.Tensor, ridge: float) -> tuple[t
     return sums.solve(ridge, prior)
 
 
-#: Penalties of the others' additions to a branch that has all channels; the last leaves nothing of it.
+#: Penalties for additions to a branch that has all channels; the last one suppresses them.
 TRUNK_RIDGES = (1e-4, 1e-2, 1.0, 1e6)
 
-#: A smaller error than this is rounding: the segment computes what the original does.
+#: Errors below this are rounding: the segment computes the same as the original.
 _EXACT_ERROR = 1e-9
 
 State = dict[str, torch.Tensor]
@@ -413,46 +413,46 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class ChoiceSettings:
-    """Choices on activations, in addition to those that the design alone suggests."""
+    """Choices by activations, in addition to those that follow from the design."""
 
-    channels: bool = True  # Which channels a branch keeps (`ChannelChoice`).
-    blocks: bool = True  # Which blocks it reproduces (`choose_blocks`).
-    extent: bool = True  # Whether a network that only lacks blocks is fitted whole; if not chosen, only near them.
+    channels: bool = True  # Whether to choose the channels that a branch keeps (`ChannelChoice`).
+    blocks: bool = True  # Whether to choose the blocks that a branch reproduces (`choose_blocks`).
+    extent: bool = True  # Whether a network that only lacks blocks is also fitted as a whole; otherwise only near them.
 
 
-#: Whatever can be chosen so.
+#: All choices by activations.
 ALL_CHOICES = ChoiceSettings()
 
 
 class BranchOutput(NamedTuple):
-    """Facts of a branch that a join and its error need."""
+    """Output of a branch that its join and error need."""
 
-    rows: torch.Tensor  # Pixels before the join of the images that fits look at, (rows, channels).
-    held_back: Batches  # All that is before the join of the images for the choice, in batches.
+    rows: torch.Tensor  # Pixels before the join for the images of the fits, (rows, channels).
+    held_back: Batches  # Tensors before the join for the images of the choice, in batches.
 
 
 class OriginalValues(NamedTuple):
     """Values of the original segment."""
 
-    outputs: list[torch.Tensor]  # Its output, in batches.
-    rows: torch.Tensor  # Pixels of the output for the images that fits look at, (rows, channels).
-    layers: Mapping[LayerTarget, Batches]  # Pixels that layers are fitted to.
+    outputs: list[torch.Tensor]  # Outputs of the segment, in batches.
+    rows: torch.Tensor  # Pixels of the output for the images of the fits, (rows, channels).
+    layers: Mapping[LayerTarget, Batches]  # Target pixels of the layers.
 
 
 class Way(NamedTuple):
-    """A way to fit all layers of a segment; lists have an item for each branch."""
+    """A candidate for the fit of all layers of a segment; lists have one item per branch."""
 
-    blocks: list[Matches]  # Blocks of the original that its own reproduce.
-    family: list[InheritedChannels]  # Channels that it keeps of the original.
-    start: list[State]  # Its weights and statistics, from which fits begin.
+    blocks: list[Matches]  # Blocks of the original that each branch reproduces.
+    family: list[InheritedChannels]  # Channels of the original that each branch keeps.
+    start: list[State]  # Weights and statistics of each branch before the fit.
 
 
 class Candidate(NamedTuple):
-    """Weights of a segment, and how good they are."""
+    """Weights of a segment, and their error."""
 
-    error: float  # On the images for the choice.
+    error: float  # Error on the images for the choice.
     state: State  # Weights and statistics.
-    way: Way | None = None  # The way in which all layers were fitted; None where they were not.
+    way: Way | None = None  # Candidate by which all layers were fitted; None if they were not fitted.
 
 
 class FittedSegment(NamedTuple):
@@ -460,22 +460,22 @@ class FittedSegment(NamedTuple):
 
     before: float  # Error as it was built.
     after: float  # Error of the best candidate.
-    outputs: list[torch.Tensor]  # Of the calibrated segment, in batches.
-    targets: list[torch.Tensor]  # Of the original segment.
+    outputs: list[torch.Tensor]  # Outputs of the calibrated segment, in batches.
+    targets: list[torch.Tensor]  # Outputs of the original segment, in batches.
 
 
-#: Images that fits look at to rank the ways to fit a segment, where there are more than twice as many; the best way is fitted to all.
+#: Number of images of the fits that rank the candidates, if there are more than twice as many; the best candidate is fitted to all.
 RANKED = 64
 
 
 @dataclass(frozen=True)
 class FitTask:
-    """Fit of one segment to the original.
+    """The fit of one segment to the original.
 
     Args:
-        part: The segment's design.
-        split: Which batches are for fits, which for the choice.
-        near: Whether only layers of runs of blocks that lack one are fitted.
+        part: Design of the segment.
+        split: Division of the batches between fits and choice.
+        near: Whether only the layers in runs with a missing block are fitted.
     """
 
     captured: Captured
@@ -491,10 +491,10 @@ class FitTask:
     near: bool = False
 
     def calibrate(self, layers: bool, choices: ChoiceSettings) -> FittedSegment:
-        """Keep the candidate that is best on the images for the choice, including the segment as it was built.
+        """Keep the candidate with the smallest error on the images for the choice; the unchanged segment is one candidate.
 
         Args:
-            layers: Whether layers are fitted, not statistics and joins alone.
+            layers: Whether layers are fitted; otherwise only statistics and joins are.
         """
         blocks, way = self._block_candidates(choices) if layers else [], None
         if blocks and not self.near and self.split.images > 2 * RANKED:
@@ -512,7 +512,7 @@ class FitTask:
     def _candidates(
         self, values: OriginalValues, blocks: Sequence[list[Matches]], choices: ChoiceSettings, way: Way | None = None
     ) -> list[Candidate]:
-        """Return the segment as it was built, and fitted in each way: that one if it is known. Without an error there is nothing to fit."""
+        """Return the segment as built and all fitted candidates; only `way` if it is given, and none if the error is zero already."""
         built = Candidate(self._error(self._backbones(values), values), state_of(self.segment))
         if built.error <= _EXACT_ERROR:
             return [built]
@@ -525,18 +525,18 @@ class FitTask:
         return [built, *fitted]
 
     def _block_candidates(self, choices: ChoiceSettings) -> list[list[Matches]]:
-        """Return candidates of which original blocks each branch reproduces."""
+        """Return candidates for the original blocks that each branch reproduces."""
         if self.near:
             return [[{}]]
         sources = [h.branch.source for h in self.family]
         options = candidate_matches(self.original, sources)
-        if choices.blocks and not self.part.missing:  # else those of least loss are missing already
+        if choices.blocks and not self.part.missing:  # otherwise the blocks of least loss are missing already
             fitted = self.original_inputs[: self.split.fitted]
             options.append(choose_blocks(self.part, self.original, sources, self.original_branch, fitted, self.ridge))
         return _distinct(options)
 
     def _on_fewer_images(self) -> "FitTask":
-        """Return the same fit of the same segment on some of the images."""
+        """Return the same fit on a subset of the images."""
         fitted, every = self.split.fitted, self.split.images // RANKED
 
         def take(batches: Batches) -> list[torch.Tensor]:
@@ -548,7 +548,7 @@ class FitTask:
         return replace(self, branch_inputs=branch_inputs, original_inputs=original_inputs, split=split)
 
     def _look_at_original(self, blocks: Iterable[list[Matches]]) -> OriginalValues:
-        """Run the original, for the targets of the segment and of the layers of its branches."""
+        """Run the original to get the targets of the segment and of its branches' layers."""
         targets = {
             target
             for matches_by_branch in blocks
@@ -559,7 +559,7 @@ class FitTask:
         return OriginalValues(outputs, torch.cat([rows_of(y, self._row_count) for y in outputs[: self.split.fitted]]), layers)
 
     def _fit_statistics(self, values: OriginalValues) -> tuple[list[Candidate], list[State]]:
-        """Fit the joins alone, and those with new statistics; return also the branches with these, from which fits of layers begin."""
+        """Fit only the joins, and again with new statistics; also return the branches' states with these, from which layer fits start."""
         if self.near:
             return [], [state_of(branch) for branch in self._branches]
         candidates = []
@@ -573,7 +573,7 @@ class FitTask:
     def _fit_layers(
         self, blocks: Sequence[list[Matches]], start: list[State], values: OriginalValues, choices: ChoiceSettings
     ) -> list[Candidate]:
-        """Fit all layers and the joins for each choice of blocks; branches that several choices have are fitted once."""
+        """Fit all layers and the joins for each choice of blocks; a branch that several choices share is fitted once."""
         options = [_distinct(matches[i] for matches in blocks) for i in range(len(self.family))]
         narrowed = any(h.branch.kept[g] < units for h in self.family for g, units in h.branch.channels.units.items())
         if choices.channels and narrowed:
@@ -589,7 +589,7 @@ class FitTask:
             numbers = [branch_options.index(matches) for branch_options, matches in zip(options, matches_by_branch, strict=True)]
             way = Way(matches_by_branch, [kept[n] for kept, n in zip(channels, numbers, strict=True)], start)
             candidates.append(self._join_branches(way, [branch_fits[n] for branch_fits, n in zip(fitted, numbers, strict=True)], values))
-        # channels by the norm of their weights, where that is something else, for the best choice of blocks alone
+        # for the best choice of blocks, also try channels chosen by the norm of their weights, if they differ
         if any(inherited is not built for kept, built in zip(channels, self.family, strict=True) for inherited in kept):
             best = min(candidates, key=_error_of).way
             assert best is not None
@@ -597,7 +597,7 @@ class FitTask:
         return candidates
 
     def _choose_channels(self, options: Sequence[Sequence[Matches]]) -> list[list[InheritedChannels]]:
-        """Choose the channels that each branch keeps for each of its candidates, by activations."""
+        """Choose the channels of each branch for each of its candidates, by activations."""
         original_inputs = self.original_inputs[: self.split.fitted]
         covariances = find_covariances(self.original_branch, self.original.graph, original_inputs, self.split.images)
         choice = ChannelChoice(self.captured, self.part, covariances, self.ridge)
@@ -608,7 +608,7 @@ class FitTask:
         return chosen
 
     def _fit_way(self, way: Way, values: OriginalValues) -> Candidate:
-        """Fit all layers and the joins in one way."""
+        """Fit all layers and the joins for one candidate."""
         branches = zip(way.start, way.family, way.blocks, strict=True)
         return self._join_branches(way, [self._fit_branch(i, *branch, values) for i, branch in enumerate(branches)], values)
 
@@ -620,7 +620,7 @@ class FitTask:
         branch.load_state_dict(start)
         if inherited is not self.family[index]:
             fill_branch(branch, self.captured, inherited, self.part.branches[index], matches)
-            # of a start for regressions some batches say enough
+            # a few batches suffice for statistics that only start the regressions
             few = self.branch_inputs[:fitted][:: max(1, self.split.images // RANKED)]
             renewed_backbone(branch, few, len(few))
         elif matches:
@@ -633,21 +633,21 @@ class FitTask:
 
     @cached_property
     def _fitted_ops(self) -> frozenset[str] | None:
-        """Operators whose layers are fitted: all if None, else those of the runs of blocks that lack one."""
+        """Operators whose layers are fitted: all if None, else those in runs with a missing block."""
         blocks = self.original.blocks
         runs = {blocks[number].run for number in self.part.missing}
         return frozenset(op for block in blocks if block.run in runs for op in block.ops) if self.near else None
 
     def _join_branches(self, way: Way, branches: Sequence[tuple[State, BranchOutput]], values: OriginalValues) -> Candidate:
-        """Put fitted branches into the segment, and fit the joins to them."""
+        """Load fitted branches into the segment, and fit the joins to them."""
         for branch, (state, _) in zip(self._branches, branches, strict=True):
             branch.load_state_dict(state)
         return self._fit_joins(way.family, [backbone for _, backbone in branches], values)._replace(way=way)
 
     def _fit_joins(self, family: Sequence[InheritedChannels], backbones: Sequence[BranchOutput], values: OriginalValues) -> Candidate:
-        """Fit the join in each way, and return the best segment."""
+        """Fit the join in each possible form, and return the best candidate."""
         rows, candidates = [backbone.rows for backbone in backbones], []
-        start_joins(self.segment, self.part, family)  # start of the first fit; behind a trunk every weight is set again
+        start_joins(self.segment, self.part, family)  # start of the first fit; with a trunk every weight is set again
         trunks = [(ridge, trunk) for trunk in self._trunk_branches(family, values) for ridge in TRUNK_RIDGES]
         for ridge, trunk in [(self.ridge, None), *trunks]:
             fit_join(self.part, self.segment, rows, values.rows, ridge, trunk)
@@ -656,7 +656,7 @@ class FitTask:
         return min(candidates, key=_error_of)
 
     def _trunk_branches(self, family: Sequence[InheritedChannels], values: OriginalValues) -> list[int]:
-        """Return the branches with all channels: one of them may be right as it is, and others be needed for little or nothing."""
+        """Return the branches with all channels: one of them may be nearly right, so that the others add little or nothing."""
         all_channels = list(range(values.rows.shape[1]))
         return [i for i, inherited in enumerate(family) if join_of(self.part.join).adds and inherited.backbone.tolist() == all_channels]
 
@@ -666,7 +666,7 @@ class FitTask:
 
     @cached_property
     def _row_count(self) -> int:
-        """Pixels of every image that regressions take; a join reads all branches, and no regression has more inputs."""
+        """Number of pixels per image for regressions; a join reads all branches, and no regression has more inputs."""
         branches = zip(self.family, self._branches, strict=True)
         join_inputs = sum(h.branch.graph.by_name[_backbone_name(h, branch)].shape[1] for h, branch in branches)
         return pixels_for(self.split.images, join_inputs)
@@ -675,21 +675,21 @@ class FitTask:
         return BranchOutput(torch.cat([rows_of(x, self._row_count) for x in batches[: self.split.fitted]]), batches[self.split.fitted :])
 
     def _backbones(self, values: OriginalValues) -> list[BranchOutput]:
-        """Return the backbones of the branches as they are; rows only where the error needs them."""
+        """Return the present backbones of the branches; rows only if the error needs them."""
         if join_of(self.part.join).widens:
             return [self._backbone([backbone_of(branch, x) for x in self.branch_inputs]) for branch in self._branches]
         no_rows, held_back = values.rows[:0], self.branch_inputs[self.split.fitted :]
         return [BranchOutput(no_rows, [backbone_of(branch, x) for x in held_back]) for branch in self._branches]
 
     def _readout(self, backbones: Sequence[BranchOutput], values: OriginalValues) -> Callable[[torch.Tensor], torch.Tensor]:
-        """Return the makes the segment's output comparable with the original's."""
+        """Return the function that makes the segment's output comparable with the original's."""
         if not join_of(self.part.join).widens:
             return lambda output: output
         weight, bias = readout(torch.cat([backbone.rows for backbone in backbones], 1), values.rows, self.ridge)
         return lambda output: torch.einsum("oc,nc...->no...", weight, output) + bias.reshape(-1, *[1] * (output.dim() - 2))
 
     def _error(self, backbones: Sequence[BranchOutput], values: OriginalValues) -> float:
-        """Return the squared error over the square of the original's output, for the images of the choice."""
+        """Return the squared error over the square of the original's output, on the images of the choice."""
         squared_error = total = 0.0
         read = self._readout(backbones, values)
         joins = [branch.get_submodule(JOIN_CONV) if hasattr(branch, JOIN_CONV) else None for branch in self._branches]
@@ -706,12 +706,12 @@ def _error_of(candidate: Candidate) -> float:
 
 
 def _backbone_name(inherited: InheritedChannels, branch: Branch) -> str:
-    """Return the operator that a branch's join reads, or its last."""
+    """Return the operator that a branch's join reads, or the branch's last operator."""
     return next((reads[0] for name, reads, _ in branch.steps if name == JOIN_CONV), inherited.branch.graph.output)
 
 
 def _distinct(options: Iterable[_T]) -> list[_T]:
-    """Return distinct options in order."""
+    """Return the distinct options in order."""
     distinct: list[_T] = []
     for option in options:
         if option not in distinct:
@@ -720,5 +720,5 @@ def _distinct(options: Iterable[_T]) -> list[_T]:
 
 
 def state_of(module: torch.nn.Module) -> State:
-    """Return the copies of the weights and statistics of a module, by name."""
+    """Return copies of the weights and statistics of a module, by name."""
     return {key: value.clone() for key, value in module.state_dict().items()}

@@ -1,4 +1,4 @@
-"""Which images fits look at, and which are held back from them."""
+"""Division of images between fits and the choice between them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -7,25 +7,25 @@ from functools import cached_property
 import torch
 import torch.nn.functional as F
 
-#: One image of this number is held back from the fits …
+#: One image in this number is held back from the fits …
 HELD_BACK_EVERY = 5
-#: … and of few images one of this number, at most `MAX_HELD_BACK`: fits to few images are chosen by these worst of all.
+#: … and with few images one in this number, at most `MAX_HELD_BACK`: the choice between fits needs enough images.
 HELD_BACK_EVERY_OF_FEW, MAX_HELD_BACK = 4, 16
 
-#: Bytes of one batch's largest activation: what a processor's caches, or a GPU, work through best.
+#: Size in bytes of the largest activation of one batch: fits a CPU's caches, or suits a GPU.
 _CPU_BYTES, _GPU_BYTES = 2**25, 2**28
 
 
 @dataclass(frozen=True)
 class Split:
-    """How batches are divided between fits and choice."""
+    """Division of batches between fits and choice."""
 
-    fitted: int  # Batches, the first, that fits look at; the choice looks at the others.
-    images: int  # Images in those.
+    fitted: int  # Number of batches for the fits, from the first; the choice uses the others.
+    images: int  # Number of images in the batches for the fits.
 
 
 def held_back(count: int) -> torch.Tensor:
-    """Mark the images that no fit looks at, (count,) bool, spread over all, since folders are often sorted; `count` is 4 or more."""
+    """Mark the images that no fit uses, (count,) bool, spread over all because folders are often sorted; `count` is at least 4."""
     chosen = torch.zeros(count, dtype=torch.bool)
     held_back_count = max(count // HELD_BACK_EVERY, min(count // HELD_BACK_EVERY_OF_FEW, MAX_HELD_BACK))
     chosen[torch.arange(held_back_count) * count // held_back_count] = True
@@ -33,19 +33,19 @@ def held_back(count: int) -> torch.Tensor:
 
 
 def divide(images: Sequence[torch.Tensor], largest: int, synthetic: Sequence[torch.Tensor] = ()) -> tuple[list[torch.Tensor], Split]:
-    """Divide images between fits and choice, however they come in batches.
+    """Divide images between fits and choice, regardless of their batches.
 
     Args:
-        largest: Bytes of one image's largest activation.
-        synthetic: Batches that fits look at besides, and the choice does not.
+        largest: Size of one image's largest activation, in bytes.
+        synthetic: Batches that only the fits use.
 
     Returns:
-        Other batches of the same images, of a size that suits the device, and their purpose.
+        Batches of the same images with a size that suits the device, and their division.
     """
     together = torch.cat([*synthetic, *images])
     chosen = held_back(sum(len(batch) for batch in images)).to(together.device)
     if not together.is_cuda and together.dim() == 4:
-        # CPU convolutions need not reorder tensors of this format, nor do regressions.
+        # CPU convolutions and regressions need not reorder tensors of this format.
         together = together.contiguous(memory_format=torch.channels_last)
     size = max(1, (_GPU_BYTES if together.is_cuda else _CPU_BYTES) // largest)
     chosen = F.pad(chosen, (len(together) - len(chosen), 0))
@@ -57,15 +57,15 @@ def divide(images: Sequence[torch.Tensor], largest: int, synthetic: Sequence[tor
 class Images:
     """Unlabelled images of a folder."""
 
-    fitted: list[torch.Tensor]  # Batches that calibration looks at, (n, channels, height, width).
-    held_back: list[torch.Tensor] = field(default_factory=list)  # Batches of others, for comparing; empty where there are too few images.
-    repeated: int = 0  # Images of the folder that were left out because they are the same as others.
-    fingerprints: tuple[str, ...] = ()  # Of the images that calibration looks at.
-    synthetic: list[torch.Tensor] = field(default_factory=list)  # Batches made from the network itself, which it is fitted to besides.
+    fitted: list[torch.Tensor]  # Batches for calibration, (n, channels, height, width).
+    held_back: list[torch.Tensor] = field(default_factory=list)  # Batches of other images, for comparisons; empty without enough images.
+    repeated: int = 0  # Number of images of the folder that were left out because they equal others.
+    fingerprints: tuple[str, ...] = ()  # Fingerprints of the images for calibration.
+    synthetic: list[torch.Tensor] = field(default_factory=list)  # Batches of images synthesised from the network, for fits.
 
     @cached_property
     def for_planning(self) -> "Images":
-        """The images of calibration, divided as calibration divides them: plans are chosen without the images that the network is compared on."""
+        """Images for calibration, divided as by calibration, so that plans are chosen without the images for comparisons."""
         images, size = torch.cat(self.fitted), len(self.fitted[0])
         chosen = held_back(len(images))
         return replace(self, fitted=list(images[~chosen].split(size)), held_back=list(images[chosen].split(size)))

@@ -20,8 +20,8 @@ def walk(
     """Run a branch over all batches, one operator after the other.
 
     Args:
-        visit: Called with the name of each operator, its module, its inputs and all tensors
-            that are still read later, before it computes; it may change the module.
+        visit: Called before each operator with its name, its module, its inputs and all tensors
+            that are still needed later; it may change the module.
 
     Returns:
         The branch's output before its own part of the join, batch by batch.
@@ -40,7 +40,7 @@ def walk(
 
 
 def backbone_of(branch: Branch, x: torch.Tensor) -> torch.Tensor:
-    """Compute a branch before its own part of the join, for one batch."""
+    """Run a branch up to its own part of the join, for one batch."""
     return walk(branch, [x], lambda *_: None)[0]
 
 
@@ -48,22 +48,22 @@ Norm = nn.BatchNorm1d | nn.BatchNorm2d
 
 
 def norms(module: nn.Module) -> list[Norm]:
-    """Return all batch-norms of a module."""
+    """Return all batch norms of a module."""
     return [m for m in module.modules() if isinstance(m, Norm)]
 
 
 def renew_statistics(segment: nn.Module, arriving: Sequence[torch.Tensor]) -> None:
-    """Batch-norm statistics as the mean over all batches; weights are not touched."""
+    """Set batch-norm statistics to the mean over all batches; weights stay unchanged."""
     with _collecting_moments(norms(segment)) as collecting:
         for x in arriving if collecting else ():
             segment(x)
 
 
 def renewed_backbone(branch: Branch, arriving: Batches, fitted: int) -> list[torch.Tensor]:
-    """Measure a branch's batch-norm statistics again, each from its input after those before it are renewed.
+    """Recompute a branch's batch-norm statistics in order, each from inputs with the new earlier statistics.
 
     Args:
-        fitted: How many of them, the first, give the statistics.
+        fitted: Number of batches, from the first, that give the statistics.
     """
 
     def visit(name: str, layer: nn.Module, reads: list[list[torch.Tensor]], values: Values) -> None:
@@ -80,11 +80,11 @@ def renewed_backbone(branch: Branch, arriving: Batches, fitted: int) -> list[tor
 
 
 def rebase_statistics(segment: nn.Module, arriving: Batches) -> list[torch.Tensor]:
-    """Measure statistics again, and choose scale and shift such that the segment computes the same as before.
+    """Recompute statistics, and choose scale and shift such that the segment computes the same as before.
 
-    Fitted layers leave statistics that nothing in the data has. Whoever trains the
-    network on would start from another function, since training normalises by
-    the statistics of its batches.
+    Fitted layers leave statistics that differ from the data. Further training
+    would start from a different function, because training normalises by the
+    statistics of its batches.
     """
     moments_by_norm = {norm: Moments() for norm in norms(segment) if norm.affine}
     handles = [norm.register_forward_pre_hook(lambda norm, inputs: moments_by_norm[norm].add(inputs[0])) for norm in moments_by_norm]
@@ -118,14 +118,14 @@ class Moments:
         if self._shift is None:
             self._shift = rows[0].clone()
             self._sum = self._squares = torch.zeros_like(self._shift, dtype=torch.float64)
-        # Less some value of the channel, so that squares do not drown a small variance.
+        # Subtract some value of the channel, because large squares would hide a small variance.
         rows = rows - self._shift
         self._count += len(rows)
         self._sum = self._sum + rows.sum(0)
         self._squares = self._squares + rows.square_().sum(0)
 
     def take(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the mean and variance, of what was added."""
+        """Return the mean and variance of all added batches."""
         assert self._shift is not None
         mean = self._sum / self._count
         return mean + self._shift, (self._squares / self._count - mean.square()).clamp_min(0)
@@ -136,7 +136,7 @@ def _collecting_moments(segment_norms: list[Norm]) -> Iterator[list[Norm]]:
     momenta = [norm.momentum for norm in segment_norms]
     for norm in segment_norms:
         norm.reset_running_stats()
-        norm.momentum = None  # a plain mean over what comes now
+        norm.momentum = None  # a plain mean over the following batches
         norm.train()
     try:
         yield segment_norms

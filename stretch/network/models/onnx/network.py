@@ -40,7 +40,7 @@ from stretch.network.models.builder import (
     with_weights,
 )
 
-#: Operators that move, choose or compare bytes, whatever numbers the bytes represent.
+#: Operators that move, choose or compare bytes without regard to the numbers that the bytes represent.
 MOVING = frozenset(
     {
         *("ArgMax", "ArgMin", "Concat", "DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND"),
@@ -392,7 +392,7 @@ def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.
 
     Args:
         path: The file.
-        input_shape: Shape of its input or shapes of several, as `stretch.network.models.builder.resolve_input_shapes` takes, images as N×C×H×W;
+        input_shape: Shape of its input or shapes of several (`stretch.network.models.builder.resolve_input_shapes`), images as N×C×H×W;
             the file's own shapes if None, with a batch of 1 where the file leaves it open.
 
     An image with its channels last in the file, which the file transposes first, is N×C×H×W here.
@@ -450,7 +450,7 @@ class _Lowering:
         return f"node `{(node.name or f'{node.op_type}_{i}')[:80]}` ({node.op_type[:60]})"
 
     def _output_nodes(self, node: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Return the network's nodes for the results of a node of the file, without those that the file rounds."""
+        """Return the network's nodes for the results of a node of the file, except results that the file rounds."""
         values = {name: self._values.get(name) for name in node.output if name and name not in self._quants}
         return {name: (value.name, ()) for name, value in values.items() if isinstance(value, fx.Node)}
 
