@@ -1,4 +1,4 @@
-"""How often two networks see the same class, with intervals."""
+"""Share of images for which two networks answer the same class, with intervals."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,13 +22,13 @@ Stage = Callable[[torch.Tensor], torch.Tensor]
 class Comparison:
     """Result of a comparison."""
 
-    agreement: Agreement  # Of the two networks.
-    classes: Mapping[int, int]  # Images by the class that the original answers; empty where outputs are no classes.
+    agreement: Agreement  # Agreement of the two networks.
+    classes: Mapping[int, int]  # Number of images by the original's class; empty if outputs are not classes.
 
 
 @dataclass
 class _Counts:
-    """Sums of the whole and of each segment."""
+    """Sums for the whole network and for each segment."""
 
     whole: AgreementSums = field(default_factory=AgreementSums)
     alone: dict[str, AgreementSums] = field(default_factory=dict)
@@ -37,13 +37,13 @@ class _Counts:
 
 @torch.no_grad()
 def compare(model: BranchedModel, captured: Captured, images: Sequence[torch.Tensor], *, each: bool = True) -> Comparison:
-    """Compare a branched network with its original on images that nothing was fitted to.
+    """Compare a branched network with its original on images that no fit used.
 
-    Of several results their errors are compared, and no classes.
+    For networks with several results, only errors are compared, not classes.
 
     Args:
-        images: Batches of what the network reads, (n, channels, height, width), at least one image.
-        each: Whether each changed segment is compared in the original's place, too.
+        images: Batches of the network's input, (n, channels, height, width), at least one image.
+        each: Whether each changed segment is also compared alone, in the original's place.
     """
     device = next(model.parameters()).device
     original = build(captured, undivided_design(captured, model.design)).to(device).eval()
@@ -54,7 +54,7 @@ def compare(model: BranchedModel, captured: Captured, images: Sequence[torch.Ten
     changed = _changed_segments(model, captured)
     counts = _Counts(alone={name: AgreementSums() for name, fits in changed.items() if fits and each})
     if len(changed) == len(counts.alone) == 1:
-        # the rest is the original's: nothing else changes the whole
+        # all other segments are the original's, so this segment alone gives the same result
         counts.alone = dict.fromkeys(changed, counts.whole)
     try:
         for batch in images:
@@ -68,9 +68,9 @@ def compare(model: BranchedModel, captured: Captured, images: Sequence[torch.Ten
 
 
 def _changed_segments(model: BranchedModel, captured: Captured) -> dict[str, bool]:
-    """Return the segments that are not the original's, and whether one can replace the original's.
+    """Return the segments that differ from the original's, and whether each can replace the original's.
 
-    It can where it reads and writes as many channels as the original's.
+    It can if it reads and writes as many channels as the original's.
     """
     changed = {}
     graph, design = captured.graph, model.design
@@ -83,7 +83,7 @@ def _changed_segments(model: BranchedModel, captured: Captured) -> dict[str, boo
 
 
 def _count(counts: _Counts, batch: torch.Tensor, names: Sequence[str], original_stages: Sequence[Stage], stages: Sequence[Stage]) -> None:
-    """Count a batch: the whole, and each changed segment in the original's place."""
+    """Count a batch for the whole network, and for each changed segment in the original's place."""
     original_values = [batch]
     for stage in original_stages:
         original_values.append(stage(original_values[-1]))
@@ -107,9 +107,9 @@ def _count(counts: _Counts, batch: torch.Tensor, names: Sequence[str], original_
 
 
 def _count_results(counts: _Counts, batch: torch.Tensor, original: BranchedModel, model: BranchedModel) -> None:
-    """Count a batch of networks with several results: their errors alone, since no one of them is the class.
+    """Add the errors of a batch for networks with several results, none of which is the class.
 
-    Each result counts alike, however large its numbers are.
+    Each result has the same weight, whatever its magnitude.
     """
     names = original.original_outputs
     originals = _results(original.values([batch]), names, "the original")

@@ -26,7 +26,7 @@ from stretch.export.precision import planned_precision
 
 Array = NDArray[Any]
 
-#: Seconds after which no further image is begun: a simulator takes some for each.
+#: Seconds after which no further image is started, because a simulator may take seconds per image.
 SECONDS = 60.0
 
 
@@ -34,9 +34,9 @@ SECONDS = 60.0
 class MeasuredFiles:
     """Result of running a bundle."""
 
-    agreement: BundleAgreement  # With the original.
-    kept: dict[str, str]  # Subgraphs that stayed in fp32 although another precision is planned, and why.
-    left: int  # Images that there was no time for.
+    agreement: BundleAgreement  # Agreement with the original.
+    kept: dict[str, str]  # Subgraphs that stayed in fp32 although another precision is planned, with the reason.
+    left: int  # Number of images that were left out for lack of time.
 
 
 def measure_files(
@@ -49,15 +49,15 @@ def measure_files(
     seconds: float = SECONDS,
     progress: Progress = silent,
 ) -> MeasuredFiles:
-    """Bring a bundle's subgraphs into their planned precisions and compare what then runs with the original.
+    """Convert a bundle's subgraphs to their planned precisions and compare the result with the original.
 
-    Ranges of int8 are those of `fitted`, as `stretch export` would find them; no image that is compared takes part.
-    Processors that the mapping does not name are run by ONNX Runtime on the CPU, which computes int8 in integers and rounds
-    to fp16 between operators; a simulator has to be asked for.
+    Ranges of int8 come from `fitted`, as in `stretch export`; images for the comparison are not used for them.
+    ONNX Runtime on the CPU runs the processors that the mapping does not name. It computes int8 in integers and rounds
+    to fp16 between operators. Simulators run only if the mapping names them.
 
     Args:
-        fitted: Images that ranges are taken from, of the input's shape.
-        mapping: Where processors run here, such as ``{"dsp": "dsp"}`` for the DSP's simulator.
+        fitted: Images for the ranges, of the input's shape.
+        mapping: Delegates by processor, such as ``{"dsp": "dsp"}`` for the DSP's simulator.
     """
     manifest = bundle.manifest
     kept: dict[str, str] = {}
@@ -72,7 +72,7 @@ def measure_files(
             evaluation = evaluate(session.run, original, _within(held_back, seconds), outputs[1] if ranked else 1)
             delegates = {sub.processor: session.subgraph_placements[sub.name].delegate for sub in lowered.manifest.subgraphs}
     share, overlap = (evaluation.agreement, evaluation.top5_overlap) if ranked else (None, None)
-    assert evaluation.error is not None  # there is an original
+    assert evaluation.error is not None  # the original was given
     agreement = BundleAgreement(
         value=share.value if share else None,
         low=share.low if share else None,
@@ -88,7 +88,7 @@ def measure_files(
 
 
 def _lower_bundle(bundle: Bundle, folder: Path, fitted: Sequence[Array], kept: dict[str, str], progress: Progress) -> Bundle:
-    """Return the bundle with its subgraphs in their planned precisions, in a folder of its own; impossible ones are entered in `kept`."""
+    """Write the bundle to a folder with its subgraphs in their planned precisions; those that cannot be converted are added to `kept`."""
     manifest = bundle.manifest
     precision = planned_precision(manifest)
     chosen = {sub.name: precision[sub.processor] for sub in manifest.subgraphs if precision[sub.processor] not in ("fp32", sub.precision)}
@@ -117,7 +117,7 @@ def _lower_bundle(bundle: Bundle, folder: Path, fitted: Sequence[Array], kept: d
 
 
 def _copy(bundle: Bundle, name: str, file: Path) -> None:
-    """A subgraph's file and the weights that lie outside of it."""
+    """Copy a subgraph's file and the weights that are stored outside it."""
     shutil.copyfile(bundle.file(name), file)
     for location in open_onnx(file).external:
         if not file.with_name(location).exists():
@@ -125,14 +125,14 @@ def _copy(bundle: Bundle, name: str, file: Path) -> None:
 
 
 def _complete_mapping(manifest: Manifest, mapping: Mapping[str, str]) -> dict[str, str]:
-    """Return the mapping with CPU cores for all other processors, which are the fastest to compute any precision."""
+    """Complete the mapping with CPU cores, which are the fastest way to compute any precision, for all other processors."""
     cores = available_cores()
     used = dict.fromkeys(sub.processor for sub in manifest.subgraphs)
     return {name: f"cpu{cores[i % len(cores)]}" for i, name in enumerate(used)} | dict(mapping)
 
 
 def _within(images: Sequence[Array], seconds: float) -> Iterator[tuple[str, Array, None]]:
-    """Yield the images without labels, until the time is over."""
+    """Yield the images without labels until the time is over."""
     start = time.monotonic()
     for number, image in enumerate(images):
         if number and time.monotonic() - start > seconds:

@@ -22,33 +22,33 @@ from stretch.export.quantize.images import ARRAYS, PICTURES, fingerprint, read_i
 
 Array = NDArray[Any]
 
-#: Classes of the longer list.
+#: Number of best classes that are compared.
 LONG = 5
 
 #: 97.5 % quantile of the normal distribution.
 Z = 1.959963984540054
 
-#: Where a network answers one class for so large a share of the images, another one that always answers it agrees as often: that
-#: says nothing of the two, and no agreement is given.
+#: If a network answers one class for at least this share of the images, a network that always answers this class agrees as often. Agreement
+#: then has no meaning and is not given.
 MAX_CLASS_SHARE = 0.9
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
     """A share of images with its 95 % interval."""
 
-    value: float  # Sum of what each image counts, over the images.
+    value: float  # Sum of the images' contributions over the number of images.
     low: float  # Lower end of the interval.
-    high: float  # Upper end.
-    images: int  # How many.
+    high: float  # Upper end of the interval.
+    images: int  # Number of images.
 
 
 def most_frequent(classes: Mapping[int, int]) -> float:
-    """Return the share of the images for which a network answers the class that it answers most often; 0 without images."""
+    """Return the share of images with a network's most frequent class; 0 without images."""
     return max(classes.values(), default=0) / max(1, sum(classes.values()))
 
 
 def one_sided_reason(classes: Mapping[int, int]) -> str:
-    """Return why no agreement is given, in words."""
+    """Return the reason, for messages, why no agreement is given."""
     several = f"{len(classes)} classes" if len(classes) != 1 else "one class"
     return (
         f"the original answers {several} for {sum(classes.values())} images, {most_frequent(classes):.0%} of them alike: agreement is not "
@@ -57,11 +57,11 @@ def one_sided_reason(classes: Mapping[int, int]) -> str:
 
 
 def share_of(total: float, images: int) -> Share:
-    """Return a share with Wilson's score interval (1927), which stays between 0 and 1 and covers small counts too.
+    """Return a share with Wilson's score interval (1927), which stays between 0 and 1 and also covers small counts.
 
-    Where an image may count a part, as in the overlap of two lists, it is
-    wider than it need be: a number between 0 and 1 varies no more than a
-    yes or no of the same mean.
+    If an image may count in part, as in the overlap of two lists, the
+    interval is wider than necessary: a number between 0 and 1 varies no
+    more than a binary one with the same mean.
     """
     n, p = images, total / images
     centre = (p + Z * Z / (2 * n)) / (1 + Z * Z / n)
@@ -71,16 +71,16 @@ def share_of(total: float, images: int) -> Share:
 
 @dataclass
 class AgreementSums:
-    """Sums over images of what two networks answer."""
+    """Sums over images for the comparison of two networks."""
 
     images: int = 0
-    same: float = 0.0  # Images with the same best class.
-    shared: float = 0.0  # Shares of the five best classes that both have.
-    wrong: float = 0.0  # Squared errors.
-    total: float = 0.0  # Squared outputs of the original.
+    same: float = 0.0  # Number of images with the same best class.
+    shared: float = 0.0  # Sum of the shares of common classes among the five best.
+    wrong: float = 0.0  # Sum of squared errors.
+    total: float = 0.0  # Sum of the original's squared outputs.
     classes: Counter[int] = field(
         default_factory=Counter
-    )  # Images by the class that the original answers; none where outputs are no classes.
+    )  # Number of images by the original's class; empty without class scores.
 
     def add(self, outputs: Array, originals: Array) -> None:
         """Count a batch of outputs, (images, …)."""
@@ -95,22 +95,22 @@ class AgreementSums:
 
     @property
     def diverse(self) -> bool:
-        """Whether the original's answers differ from image to image, so that agreement says something."""
+        """Whether the original's answers vary enough for a meaningful agreement."""
         return bool(self.classes) and most_frequent(self.classes) < MAX_CLASS_SHARE
 
     @property
     def error(self) -> float:
-        """Root of the squared error over the root of the square."""
+        """Root of the squared error over the root of the original's square."""
         return math.sqrt(self.wrong / self.total) if self.total else float(self.wrong > 0)
 
 
 def ranks(output: Any) -> bool:
-    """Return whether an output, (images, …), is a list of scores of which the best is a class."""
+    """Return whether an output, (images, …), is a list of class scores."""
     return len(output.shape) == 2 and output.shape[1] > 1
 
 
 def best_classes(scores: Array) -> NDArray[np.intp]:
-    """Return the best classes of each image, best first; of equal scores the class that comes first."""
+    """Return the best classes of each image, best first; equal scores are ordered by class."""
     return np.argsort(-scores, axis=1, kind="stable")[:, :LONG]
 
 
@@ -120,13 +120,13 @@ Net = Callable[[Array], Array]
 class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
     """Accuracy of a network."""
 
-    top1: Share | None  # Share whose best class is right; None without labels.
-    top5: Share | None  # Share with the right class among the five best; None without labels, or with five classes or fewer.
+    top1: Share | None  # Share of images whose best class is right; None without labels.
+    top5: Share | None  # Share of images with the right class among the five best; None without labels, or with five classes or fewer.
 
 
 @dataclass
 class _CorrectAnswers:
-    """Images with labels, and how many of them are answered rightly."""
+    """Numbers of labelled images and of right answers."""
 
     labelled: int = 0
     top1: float = 0
@@ -148,16 +148,16 @@ class _CorrectAnswers:
 class Evaluation:
     """Sums over images; its properties are the results."""
 
-    outputs: int  # Outputs of the network.
-    compared: bool  # Whether there is an original to compare with.
-    images: int = 0  # Images so far.
+    outputs: int  # Number of outputs of the network.
+    compared: bool  # Whether there is an original for comparison.
+    images: int = 0  # Number of images so far.
     sums: AgreementSums = field(default_factory=AgreementSums)
     _branched: _CorrectAnswers = field(default_factory=_CorrectAnswers)
     _original: _CorrectAnswers = field(default_factory=_CorrectAnswers)
-    calibrated_on: int = 0  # Images that the bundle was calibrated with.
+    calibrated_on: int = 0  # Number of images that were used for the bundle's calibration.
 
     def add(self, scores: Array, original: Array | None, label: int | None) -> None:
-        """Count one image, from scores of (1, outputs) or (outputs,) of both networks, and its class."""
+        """Count one image by both networks' scores, (1, outputs) or (outputs,), and its class."""
         self.images += 1
         self._branched.add(scores, label)
         if original is not None:
@@ -166,27 +166,27 @@ class Evaluation:
 
     @property
     def branched(self) -> Accuracy:
-        """The bundle's."""
+        """Accuracy of the bundle."""
         return self._branched.accuracy(self.outputs)
 
     @property
     def original(self) -> Accuracy | None:
-        """The original's; None where there is none."""
+        """Accuracy of the original; None without an original."""
         return self._original.accuracy(self.outputs) if self.compared else None
 
     @property
     def agreement(self) -> Share | None:
-        """Share with the same best class as the original; None where there is none, or it answers nearly always the same class."""
+        """Share of images with the same best class as the original; None without an original, or if it nearly always answers one class."""
         return share_of(self.sums.same, self.images) if self.sums.diverse else None
 
     @property
     def top5_overlap(self) -> Share | None:
-        """Share of the five best classes that both have; None where there is no agreement, or with five classes or fewer."""
+        """Share of common classes among the five best; None without an agreement, or with five classes or fewer."""
         return share_of(self.sums.shared, self.images) if self.sums.diverse and self.outputs > LONG else None
 
     @property
     def error(self) -> float | None:
-        """Root of the squared error of the outputs over the root of the original's square; None where there is no original."""
+        """Root of the squared error of the outputs over the root of the original's square; None without an original."""
         return self.sums.error if self.compared and self.images else None
 
 
@@ -200,7 +200,7 @@ def evaluate(
     """Run a bundle and the original on images.
 
     Args:
-        original: Network that it is compared with; None for none.
+        original: Network for comparison; None for none.
         images: Name, input and label of each image; labels may be None.
     """
     evaluation = Evaluation(outputs, original is not None)
@@ -215,7 +215,7 @@ def evaluate(
     return evaluation
 
 
-#: A table of labels is no larger.
+#: Maximum size of a table of labels, in bytes.
 MAX_TABLE_BYTES = 256 << 20
 
 _TABLES = {".csv": ",", ".tsv": "\t"}
@@ -225,20 +225,20 @@ _TABLES = {".csv": ",", ".tsv": "\t"}
 class ImageFile:
     """A file of images of one class."""
 
-    path: Path  # Where it is.
-    label: int | None  # Number of the output that means its class; None if it is not known.
+    path: Path  # Path of the file.
+    label: int | None  # Index of the output for its class; None if unknown.
 
 
 @dataclass(frozen=True)
 class LabelledFiles:
     """Files of images."""
 
-    files: tuple[ImageFile, ...]  # In the order of their names.
-    labels: Literal["folders", "table", "none"]  # Where labels come from.
-    classes: dict[int, str]  # Name of each class that has images, by its output.
+    files: tuple[ImageFile, ...]  # Files in the order of their names.
+    labels: Literal["folders", "table", "none"]  # Source of the labels.
+    classes: dict[int, str]  # Names of the classes that have images, by output.
 
     def spread(self, limit: int | None) -> tuple[ImageFile, ...]:
-        """At most `limit` of the files, evenly spread, so that every class keeps its share."""
+        """Return at most `limit` of the files, evenly spread, so that every class keeps its share."""
         count = len(self.files)
         if limit is None or limit >= count:
             return self.files
@@ -246,10 +246,10 @@ class LabelledFiles:
 
 
 def find_images(path: Path, outputs: int, names: Path | None = None, *, labelled: bool = True) -> LabelledFiles:
-    """Return the images of a folder of class folders, a table of files and labels, or a folder without labels.
+    """Find the images of a folder of class folders, a table of files and labels, or a folder without labels.
 
-    A class is an output of the network: by `names`, else by a folder that is
-    called like the number of an output, else by the order of the names where
+    A class is assigned to an output of the network by `names`, else by a folder
+    with the number of an output as its name, else by the order of the names if
     there are as many classes as outputs.
     """
     if path.suffix.lower() in _TABLES and path.is_file():
@@ -282,7 +282,7 @@ def _hidden(path: Path) -> bool:
 
 
 def _folders(folder: Path) -> list[tuple[Path, str | None]]:
-    """Return the images with the folder just below `folder` that they are in; None where there are no such folders."""
+    """Return the images with the top-level folder that contains each; None as the folder if there are no class folders."""
     rows = [(file, file.relative_to(folder).parts[0] if file.parent != folder else None) for file in _images(folder)]
     loose = [file for file, label in rows if label is None]
     if loose and len(loose) < len(rows):
@@ -294,7 +294,7 @@ def _folders(folder: Path) -> list[tuple[Path, str | None]]:
 
 
 def _table(path: Path) -> list[tuple[Path, str | None]]:
-    """Return the rows of file and label, paths relative to the table; a first row ``file,label`` is a heading."""
+    """Read the rows of file and label, with paths relative to the table; a first row ``file,label`` is a heading."""
     try:
         if path.stat().st_size > MAX_TABLE_BYTES:
             raise StretchError(f"{path} is larger than {MAX_TABLE_BYTES >> 20} MB, a table of labels is not")
@@ -318,7 +318,7 @@ def _table(path: Path) -> list[tuple[Path, str | None]]:
 
 
 def _numbers(path: Path, labels: Sequence[str], outputs: int, names: Path | None) -> dict[str, int]:
-    """Return the output of each class that was found."""
+    """Return the output of each class with images."""
     if names is not None:
         positions = {name: i for i, name in enumerate(_names(names, outputs))}
         strange = next((name for name in labels if name not in positions), None)
@@ -362,38 +362,38 @@ def _names(file: Path, outputs: int) -> list[str]:
 class ImagesAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Images of an evaluation."""
 
-    path: Path  # Folder or table.
-    files: int  # Files taken of it.
-    count: int  # Images in them.
-    labels: str  # Where labels come from.
-    classes: int  # Classes that have images.
+    path: Path  # Path of the folder or table.
+    files: int  # Number of files in use.
+    count: int  # Number of images in these files.
+    labels: str  # Source of the labels.
+    classes: int  # Number of classes that have images.
 
 
 class EvaluateAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A bundle on images, compared with the original."""
+    """Evaluation of a bundle on images, with a comparison to the original."""
 
-    bundle: Path  # Its folder.
-    model: str  # The network.
-    weights: WeightsInfo  # Where its weights came from.
-    precisions: list[str]  # Of its subgraphs.
-    source: str = "measured"  # Where the figures come from.
-    images: ImagesAnswer  # Images that they were measured on.
-    preprocessing: dict[str, Any]  # Preparation of the pictures.
-    top1: Share | None  # Share whose best class is right; None without labels.
-    top5: Share | None  # Share with the right class among the five best; None without labels, or with five classes or fewer.
-    original: Accuracy | None  # The same of the original; None where there is none.
-    original_classes: int | None  # Classes that the original answers; None where there is none.
-    calibrated_on: int  # Images among them that the bundle was calibrated with.
-    #: Share with the same best class as the original; None where there is none, or it answers nearly always the same class.
+    bundle: Path  # Folder of the bundle.
+    model: str  # Name of the network.
+    weights: WeightsInfo  # Origin of its weights.
+    precisions: list[str]  # Precisions of its subgraphs.
+    source: str = "measured"  # Origin of the figures.
+    images: ImagesAnswer  # Images of the evaluation.
+    preprocessing: dict[str, Any]  # Preprocessing of the pictures.
+    top1: Share | None  # Share of images whose best class is right; None without labels.
+    top5: Share | None  # Share of images with the right class among the five best; None without labels, or with five classes or fewer.
+    original: Accuracy | None  # Accuracy of the original; None without an original.
+    original_classes: int | None  # Number of classes that the original answers; None without an original.
+    calibrated_on: int  # Number of these images that were used for the bundle's calibration.
+    #: Share of images with the same best class as the original; None without an original, or if it nearly always answers one class.
     agreement: Share | None
-    top5_overlap: Share | None  # Share of the five best classes that both have.
-    error: float | None  # Root of the squared error of the outputs over the root of the original's square; None where there is no original.
-    processors: dict[str, PlacedProcessor]  # Where each processor's work ran.
+    top5_overlap: Share | None  # Share of common classes among the five best.
+    error: float | None  # Root of the squared error of the outputs over the root of the original's square; None without an original.
+    processors: dict[str, PlacedProcessor]  # Device and delegate of each processor.
     warnings: list[str]  # Warnings for the user.
 
 
 def outputs_of(bundle: Bundle) -> int:
-    """Return the number of classes of the network."""
+    """Return the number of classes of a bundle's network; refuse other networks."""
     # networks with several inputs or outputs are refused here
     _ = bundle.manifest.input, bundle.manifest.output
     shape = bundle.manifest.model.output_shape
@@ -408,7 +408,7 @@ def outputs_of(bundle: Bundle) -> int:
 def images_of(
     files: Sequence[ImageFile], shape: tuple[int, ...], preprocessing: Preprocessing, progress: Progress
 ) -> Iterator[tuple[str, NDArray[Any], int | None]]:
-    """Yield the images of the files, read lazily."""
+    """Yield the images of the files, which are read lazily."""
     for file in files:
         for image in read_images(file.path, shape, preprocessing):
             yield str(file.path), image, file.label

@@ -1,7 +1,7 @@
-"""Lowerings of operators by family: in torch, in ONNX and in TFLite.
+"""Lowerings of operators by family: to torch, ONNX and TFLite.
 
-Every module of this folder is imported with the package, so that a new file is
-found as it is. Facts of a kind that need no torch are in `predictors.operators`.
+Every module of this folder is imported with the package, so that a new file needs no
+registration. Facts of a kind that do not need torch are in `predictors.operators`.
 """
 
 from predictors.registry import import_modules

@@ -12,12 +12,12 @@ from stretch.operators.lowerings import no_tflite, register
 
 
 class Attention(nn.Module):
-    """Attention among the pixels of a row, for each head: softmax(scale · qᵀk + bias + mask) over values.
+    """Attention among the pixels of a row, for each head: softmax(scale · qᵀk + bias + mask) applied to the values.
 
     Args:
-        keys: Number of keys, which files state.
-        bias: Shape of a learned tensor that is added to the scores, heads×G×T×T of rows, queries and keys; None for nothing.
-        mask: Shape of a tensor that is added and not learned.
+        keys: Number of keys.
+        bias: Shape of a learned tensor that is added to the scores, heads×G×T×T over rows, queries and keys; None for no bias.
+        mask: Shape of an added tensor that is not learned; None for no mask.
     """
 
     mask: torch.Tensor | None
@@ -29,11 +29,11 @@ class Attention(nn.Module):
         self.register_buffer("mask", None if mask is None else torch.zeros(mask))
 
     def extra_repr(self) -> str:
-        """Return the heads and scale."""
+        """Return the number of heads and the scale."""
         return f"heads={self.heads}, scale={self.scale:g}"
 
     def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        """N×C×G×T each, C a multiple of the heads: as many rows of as many queries, with the channels of the values."""
+        """Return the attended values (N×C×G×T) for queries, keys and values of the form N×C×G×T; C is a multiple of the heads."""
         q, k, v = (tensor.unflatten(1, (self.heads, -1)).permute(0, 1, 3, 4, 2) for tensor in (query, key, value))
         added = self.mask if self.bias is None else self.bias if self.mask is None else self.bias + self.mask
         seen = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=added, scale=self.scale)
@@ -55,7 +55,7 @@ def _make(ins: list[Shape], a: Attrs) -> nn.Module:
 
 
 def _onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
-    """Two products with a softmax between."""
+    """Write two products with a softmax between."""
     heads, keys = integer(op.attrs, "heads"), integer(op.attrs, "keys")
     n, _, rows, tokens = op.shape
     name = op.name

@@ -1,4 +1,4 @@
-"""Operators that keep every element's place, in torch, ONNX and TFLite: what computes nothing at inference, activations, sums and products."""
+"""Operators that keep every element's place, in torch, ONNX and TFLite: no-ops of inference, activations, sums and products."""
 
 import operator
 from collections.abc import Callable
@@ -37,11 +37,11 @@ class StochasticDepth(nn.Module):
         self.p, self.mode = p, mode
 
     def extra_repr(self) -> str:
-        """Return the probability and mode."""
+        """Return the probability and the mode."""
         return f"p={self.p}, mode={self.mode}"
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the identity in evaluation; in training keeps the expectation."""
+        """Drop whole samples or batches in training, scaled to keep the expectation; the identity in evaluation."""
         if not self.training or self.p == 0:
             return x
         size = (x.shape[0] if self.mode == "row" else 1, *[1] * (x.dim() - 1))
@@ -77,7 +77,7 @@ register("identity", lambda ins, a: nn.Identity(), any_order=True)
 #: `ActivationFunctionType` of TFLite.
 RELU, RELU6 = 1, 3
 
-#: e²⁰ is so much larger than 1 that Mish is its input in single precision.
+#: Above this input, Mish equals its input in single precision, because e²⁰ is so much larger than 1.
 MISH_TOP = 20.0
 
 
@@ -90,7 +90,7 @@ def _activation(
     methods: tuple[str, ...] = (),
     **extra: Any,
 ) -> None:
-    """Register an activation without attributes, and which functions, methods and modules of torch compute it."""
+    """Register an activation without attributes, and the functions, methods and modules of torch that compute it."""
     calls(*functions, methods=methods, classes=(make.__name__,), aten=(make.__name__.lower(),))(unary(kind))
     register(kind, lambda ins, a: make(), onnx, tflite, any_order=True, **extra)
 
@@ -108,7 +108,7 @@ _six = onnx_node("Clip", numbers=lambda a: {"low": 0.0, "high": 6.0})
 _activation("relu6", nn.ReLU6, (F.relu6,), _six, tflite_op("RELU6", nonnegative=True), activation=RELU6)
 
 
-#: The widest bounds of single precision: they cut nothing off.
+#: The widest bounds of single precision, which clip no value.
 LOWEST, HIGHEST = float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)
 
 
@@ -119,7 +119,7 @@ def _hardtanh(call: TracedCall, x: Any, min_val: float = -1.0, max_val: float = 
 
 @calls(torch.clamp, torch.clip, methods=("clamp", "clamp_", "clip", "clip_"))
 def clamp(call: TracedCall, x: Any, min: Any = None, max: Any = None) -> Step:
-    """Return the clip to two bounds; an absent bound cuts nothing off."""
+    """Lower clipping to two bounds; a missing bound clips nothing."""
     require_supported(all(isinstance(bound, int | float | None) for bound in (min, max)), "it clamps to tensors, not to numbers")
     bounds = (LOWEST if min is None else min, HIGHEST if max is None else max)
     require_supported(bounds[0] <= bounds[1], f"clamping to {min} … {max} is not supported, the bounds must be in order")
@@ -130,7 +130,7 @@ def clamp(call: TracedCall, x: Any, min: Any = None, max: Any = None) -> Step:
 
 
 def _clamp_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-    """min(max(x, low), high)."""
+    """Write min(max(x, low), high)."""
     low = number(op.attrs, "low")
     clipped = b.apply("MAXIMUM", f"{op.name}.above", [ins[0], np.array(low)])
     result = b.apply("MINIMUM", op.name, [clipped, np.array(number(op.attrs, "high"))])
@@ -146,7 +146,7 @@ computed("clamp", lambda a, x: x.clamp(*_bounds(a).values()), onnx_node("Clip", 
 
 
 def _hard_sigmoid_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-    """min(max(x + 3, 0), 6) / 6; the clipping is the addition's own activation."""
+    """Write min(max(x + 3, 0), 6) / 6; the addition's own activation does the clipping."""
     x = b.apply("ADD", f"{op.name}.clipped", [ins[0], np.array(3.0)], quant=Quant(6 / 255, -128), fused_activation_function=RELU6)
     return b.apply("MUL", op.name, [x, np.array(1 / 6)], quant=b.scale(op))
 
@@ -161,7 +161,7 @@ def _silu_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
 
 
 def _silu_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-    """Return the product x · σ(x)."""
+    """Write x · σ(x)."""
     gate = b.apply("LOGISTIC", f"{op.name}.sigmoid", [ins[0]], quant=UNIT)
     return b.apply("MUL", op.name, [ins[0], gate], quant=b.scale(op))
 
@@ -180,7 +180,7 @@ _activation("tanh", nn.Tanh, (torch.tanh, F.tanh), onnx_node("Tanh"), tflite_op(
 
 
 def _mish_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-    """Return the product x · tanh(ln(1 + eˣ)) = x · n / (n + 2) with n = eˣ · (eˣ + 2)."""
+    """Write x · tanh(ln(1 + eˣ)) = x · n / (n + 2) with n = eˣ · (eˣ + 2)."""
     low = b.apply("MINIMUM", f"{op.name}.low", [ins[0], np.array(MISH_TOP)])
     e = b.apply("EXP", f"{op.name}.exp", [low])
     n = b.apply("MUL", f"{op.name}.n", [e, b.apply("ADD", f"{op.name}.e2", [e, np.array(2.0)])])
@@ -192,7 +192,7 @@ _activation("mish", nn.Mish, (F.mish,), onnx_node("Mish"), _mish_tflite, int8=Fa
 
 
 def _elu_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-    """Return an α of 1 is TFLite's own; any other is a factor of the part below zero."""
+    """Write an ELU: TFLite's own for α = 1; any other α multiplies the part below zero."""
     alpha = number(op.attrs, "alpha")
     if alpha == 1:
         return b.apply("ELU", op.name, [ins[0]])
@@ -230,12 +230,12 @@ register(
 
 @calls(F.prelu, torch.prelu, classes=("PReLU",), fields=("weight",), aten=("prelu",))
 def _prelu(call: TracedCall, x: Any, weight: Any) -> Step:
-    """Return one slope for all channels is one for each."""
+    """Lower a PReLU; a single slope is repeated for all channels."""
     return Step("prelu", {}, (x,), {"weight": constants(weight=weight)["weight"].expand(call.shapes[x][1])})
 
 
 def _prelu_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-    """Return a slope a channel, whose shape is that of an image without its batch."""
+    """Write a PReLU with one slope per channel, in the shape of an image without its batch."""
     slope = source.weights[op.name]["weight"].reshape(-1)
     return b.apply("PRELU", op.name, [ins[0], slope.reshape(*[1] * (len(ins[0].shape) - 2), -1)])
 
@@ -249,7 +249,7 @@ register(
 
 
 class ChannelScale(nn.Module):
-    """Each channel times a learned number."""
+    """Multiplies each channel by a learned number."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -261,7 +261,7 @@ class ChannelScale(nn.Module):
 
 
 class ChannelShift(nn.Module):
-    """Each channel plus a learned number."""
+    """Adds a learned number to each channel."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -295,7 +295,7 @@ def _binary(kind: str) -> Callable[..., Step]:
 
 
 def _with_constant(kind: str, x: Any, constant: torch.Tensor, out: Shape) -> Step:
-    """Return a tensor with one that does not depend on the input: a number, or a learned number per channel."""
+    """Combine a tensor with one that does not depend on the input: a number, or a learned number per channel."""
     if constant.numel() == 1 and not constant.requires_grad:
         return Step(f"{kind}_scalar", {"value": float(constant)}, (x,))
     sizes = (*[1] * (len(out) - constant.dim()), *constant.shape)
@@ -332,7 +332,7 @@ def _add_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
 
 
 def _combine(code: str) -> TfliteRule:
-    """Of two inputs or, one after the other, of more; shapes broadcast in NHWC as they do in NCHW."""
+    """Return the rule of a sum or product of several inputs, two at a time; shapes broadcast in NHWC as in NCHW."""
 
     def lower(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
         total, *terms = ins

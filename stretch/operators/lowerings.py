@@ -17,26 +17,26 @@ from stretch.operators.capturing import Step, modules
 from stretch.operators.formats.onnx import OnnxWriter
 from stretch.operators.formats.tflite import UNIT, SubgraphBuilder, SubgraphSource, Value
 
-#: Builds the torch module from input shapes and attributes.
+#: Function that builds the torch module from input shapes and attributes.
 Maker = Callable[[list[Shape], Attrs], nn.Module]
-#: Writes the ONNX nodes of an operator, given the names of its inputs; the last node writes its result.
+#: Function that writes the ONNX nodes of an operator, given the names of its inputs; the last node writes its result.
 OnnxRule = Callable[[OnnxWriter, Op, list[str]], None]
-#: Writes the TFLite operators of an operator, given its inputs, and returns its result.
+#: Function that writes the TFLite operators of an operator, given its inputs, and returns its result.
 TfliteRule = Callable[[SubgraphBuilder, SubgraphSource, Op, list[Value]], Value]
 
 
 @dataclass(frozen=True)
 class Lowering:
-    """How one operator kind is computed in torch and written in ONNX and TFLite."""
+    """Lowering of one operator kind to torch, ONNX and TFLite."""
 
-    module: Maker  # The torch module that computes it.
-    onnx: OnnxRule | None = None  # Writes it in ONNX; None if it needs no node.
-    tflite: TfliteRule | None = None  # Writes it in TFLite; None if it needs no operator.
+    module: Maker  # Builds the torch module.
+    onnx: OnnxRule | None = None  # Writes the ONNX nodes; None if the kind needs none.
+    tflite: TfliteRule | None = None  # Writes the TFLite operators; None if the kind needs none.
     stored: tuple[str, ...] = ()  # Keys of the weights that its ONNX node reads, in order.
     int8: bool = True  # Whether TFLite computes it in int8; otherwise in float, between a dequantise and a quantise.
     pairwise: bool = False  # Whether TFLite computes it on two inputs at a time.
     activates: bool = False  # Whether TFLite's operator can apply an activation to its own result.
-    activation: int | None = None  # Number of this activation in TFLite (``ActivationFunctionType``), where operators apply it themselves.
+    activation: int | None = None  # Number of this activation in TFLite (``ActivationFunctionType``), if other operators can apply it.
     any_order: bool = False  # Whether torch's function or module computes the same on channels-last tensors.
 
 
@@ -53,9 +53,9 @@ class ComputedModule(nn.Module):
     """An operator without weights.
 
     Args:
-        kind: Of the operator.
-        attrs: Of the operator.
-        function: Computes it from its attributes and the tensors that it reads.
+        kind: Kind of the operator.
+        attrs: Attributes of the operator.
+        function: Function of the attributes and the input tensors that computes the operator.
     """
 
     def __init__(self, kind: str, attrs: Attrs, function: Callable[..., torch.Tensor]) -> None:
@@ -63,11 +63,11 @@ class ComputedModule(nn.Module):
         self.kind, self.attrs, self.function = kind, dict(attrs), function
 
     def extra_repr(self) -> str:
-        """Return the kind and attributes."""
+        """Return the kind and the attributes."""
         return ", ".join([self.kind, *(f"{key}={value}" for key, value in self.attrs.items())])
 
     def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
-        """Compute it."""
+        """Compute the operator."""
         return self.function(self.attrs, *tensors)
 
 
@@ -77,12 +77,12 @@ modules("ComputedModule")(lambda m, shape: Step(m.kind, dict(m.attrs)))
 def computed(
     kind: str, function: Callable[..., torch.Tensor], onnx: OnnxRule | None = None, tflite: TfliteRule | None = None, **extra: Any
 ) -> None:
-    """Register a kind without weights, which a function computes from its attributes and the tensors that it reads."""
+    """Register a kind without weights, which a function computes from its attributes and its input tensors."""
     register(kind, lambda ins, attrs: ComputedModule(kind, attrs, function), onnx, tflite, **extra)
 
 
 def make_module(op: Op, input_shapes: list[Shape]) -> nn.Module:
-    """Return the torch module that computes `op` on inputs of these shapes; its weights are torch's initial ones."""
+    """Build the torch module that computes `op` on inputs of these shapes, with torch's initial weights."""
     return lowerings.get(op.kind).module(input_shapes, op.attrs)
 
 
@@ -95,12 +95,12 @@ def onnx_node(
     indices: Callable[[Attrs], Mapping[str, Sequence[int]]] = lambda attrs: {},
     **attributes: int | float,
 ) -> OnnxRule:
-    """Return one ONNX node of the operator's inputs, of its weights and of constants that its attributes state.
+    """Return the rule that writes one ONNX node with the operator's inputs, weights and constants from its attributes.
 
     Args:
-        named: Attributes of the operator by the names of the node's own.
-        weights: Weights that are read as they are.
-        per_channel: Weights of one number a channel.
+        named: Attributes of the operator by the names of the node's attributes.
+        weights: Keys of weights that are written in their own shape.
+        per_channel: Keys of weights with one number per channel.
     """
 
     def write(w: OnnxWriter, op: Op, ins: list[str]) -> None:
@@ -121,12 +121,12 @@ def tflite_op(
     number_key: str = "",
     weight: str = "",
 ) -> TfliteRule:
-    """Return one TFLite operator of one input, with settings by the operator's attributes.
+    """Return the rule that writes one TFLite operator of one input, with settings from the operator's attributes.
 
     Args:
-        quant: Scale of its int8 result, where that is fixed, whatever was calibrated.
-        number_key: Attribute that it reads as a second input; none if empty.
-        weight: Weight of one number a channel that it reads so; channels stand last in TFLite, where they broadcast.
+        quant: Fixed scale of its int8 result, if any; it replaces the calibrated one.
+        number_key: Attribute that becomes a second input; none if empty.
+        weight: Key of a weight with one number per channel as second input; channels are last in TFLite, where they broadcast.
     """
 
     def lower(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:

@@ -1,6 +1,6 @@
 """Operators that only move, select or repeat elements, in torch, ONNX and TFLite.
 
-Slices, shuffles and new axes are also seen by `stretch.network.capture.trace`, which knows tensors in another order of dimensions.
+`stretch.network.capture.trace`, which knows tensors in another order of dimensions, also handles slices, shuffles and new axes.
 """
 
 from collections.abc import Callable
@@ -21,12 +21,12 @@ from stretch.operators.lowerings import OnnxRule, computed, no_tflite, onnx_node
 
 
 def slice_onnx(axis: int) -> OnnxRule:
-    """Return the writes an operator with `start` and `stop` along an axis of an NCHW tensor."""
+    """Return the rule that writes a slice from `start` to `stop` along an axis of an NCHW tensor."""
     return onnx_node("Slice", indices=lambda a: {"start": [integer(a, "start")], "stop": [integer(a, "stop")], "axis": [axis]})
 
 
 def slice_tflite(axis: int) -> Callable[[SubgraphBuilder, SubgraphSource, Op, list[Value]], Value]:
-    """Return the writes an operator with `start` along an axis of an NHWC tensor; its output's shape says where it ends."""
+    """Return the rule that writes a slice from `start` along an axis of an NHWC tensor; the shape of the result gives its end."""
 
     def write(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
         shape = to_nhwc(op.shape)
@@ -38,7 +38,7 @@ def slice_tflite(axis: int) -> Callable[[SubgraphBuilder, SubgraphSource, Op, li
 
 
 def concat_tflite(axis: int) -> Callable[[SubgraphBuilder, SubgraphSource, Op, list[Value]], Value]:
-    """Return the writes an operator that puts tensors together along an axis, NHWC; int8 inputs are re-quantised to the scale of the result."""
+    """Return the rule that writes a concatenation along an axis in NHWC; int8 inputs are requantised to the scale of the result."""
 
     def write(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
         shape, quant = to_nhwc(op.shape), b.scale(op)
@@ -50,7 +50,7 @@ def concat_tflite(axis: int) -> Callable[[SubgraphBuilder, SubgraphSource, Op, l
     return write
 
 
-#: Attribute of a padding by −∞, which no graph has: `stretch.network.capture.trace` makes it part of a pooling.
+#: Attribute of padding by −∞, which no graph keeps: `stretch.network.capture.trace` merges it into a pooling.
 LOWEST = "lowest"
 
 
@@ -112,7 +112,7 @@ def _pad(call: TracedCall, x: Any, pad: Any = (), mode: str = "constant", value:
 
 @calls(F.interpolate, classes=("Upsample", "UpsamplingNearest2d"), fields=("size", "scale_factor", "mode"))
 def _interpolate(call: TracedCall, x: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", **_: Any) -> Step:
-    """Return an enlargement by whole factors, nearest neighbour."""
+    """Lower nearest-neighbour enlargement by whole factors."""
     shape = call.shapes[x]
     require_supported(
         mode == "nearest" and len(shape) == 4, f"resizing with mode `{mode}` is not supported, only `nearest` by whole factors"
@@ -153,7 +153,7 @@ def _upsample_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
 
 
 def _flatten_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-    """Return one row an image, channels outermost as in NCHW, unless only matrices read it: they take the order into their weights."""
+    """Write one row per image in NCHW order; NHWC order if only matrices read it, whose weights then take the order."""
     x = ins[0]
     if len(x.shape) == 4 and x.shape[1] * x.shape[2] > 1 and x.shape[3] > 1:
         n, h, w, c = x.shape
@@ -167,13 +167,13 @@ def _flatten_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: lis
 
 
 def _pad_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-    """Return the zeros around an image."""
+    """Write zeros around an image."""
     top, left, bottom, right = ints(op.attrs, "padding")
     return pad(b, op, ins[0], (top, left), (bottom, right))
 
 
 def _shuffle_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-    """Return the groups and the channels in them change places."""
+    """Write an exchange of the groups and the channels within them."""
     x, groups = ins[0], integer(op.attrs, "groups")
     n, h, w, c = x.shape
     split = b.add_reshape(f"{op.name}.groups", x, (n * h * w, groups, c // groups))
@@ -183,7 +183,7 @@ def _shuffle_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: lis
 
 
 def _upsample_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-    """Return the nearest neighbour: pixel i reads pixel ⌊i / scale⌋."""
+    """Write nearest-neighbour enlargement: pixel i reads pixel ⌊i / scale⌋."""
     shape = to_nhwc(op.shape)
     size = b.indices(f"{op.name}.size", shape[1:3])
     return b.add_move("RESIZE_NEAREST_NEIGHBOR", op.name, ins[0], shape, [size])
@@ -207,18 +207,18 @@ computed("slice_rows", lambda a, x: x[:, :, integer(a, "start") : integer(a, "st
 computed("concat_rows", lambda a, *bands: torch.cat(bands, dim=2), onnx_node("Concat", axis=2), concat_tflite(1))
 
 
-# Operators that put the pixels of every channel elsewhere, in torch and ONNX.
+# Operators that rearrange the pixels of every channel, in torch and ONNX.
 
 
 def _rearrange(a: Attrs, x: torch.Tensor) -> torch.Tensor:
-    """Return the height and width seen as several axes, put into another order, and seen as height and width again."""
+    """Split height and width into several axes, permute them, and merge them into a new height and width."""
     n, c = x.shape[:2]
     axes = x.reshape(n, c, *ints(a, "split")).permute(0, 1, *[axis + 2 for axis in ints(a, "order")])
     return axes.reshape(n, c, *ints(a, "pixels"))
 
 
 def _channels_first(a: Attrs, x: torch.Tensor) -> torch.Tensor:
-    """Return the tokens N·G×T×C as the pixels of a map N×C×G×T."""
+    """Reshape tokens N·G×T×C to the pixels of a map N×C×G×T."""
     return torch.unflatten(x, 0, (-1, integer(a, "rows"))).permute(0, 3, 1, 2)
 
 
@@ -235,7 +235,7 @@ def _rearrange_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
 
 
 def _roll_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
-    """The start of the result is cut off at the end, for each axis that is shifted."""
+    """Write a roll: for each shifted axis, the end of the input moves to the start."""
     read = ins[0]
     moved = [(axis, shift) for axis, shift in zip((2, 3), ints(op.attrs, "shift"), strict=True) if shift]
     if not moved:

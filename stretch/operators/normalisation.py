@@ -62,7 +62,7 @@ def _batch_norm(call: TracedCall, x: Any, weight: Any, bias: Any, running_mean: 
 
 @modules("BatchNormAct2d")
 def _norm_act(m: Any, shape: Shape) -> list[Step]:
-    """Timm's batch-norm that carries its activation."""
+    """Lower timm's batch norm with its activation."""
     chain = as_chain(MODULES["BatchNorm2d"](m, shape))
     for name in ("drop", "act"):
         part = getattr(m, name)
@@ -72,7 +72,7 @@ def _norm_act(m: Any, shape: Shape) -> list[Step]:
 
 
 def _affine(noun: str, weight: Any, bias: Any) -> Own:
-    """Return a factor and an offset a channel, or neither."""
+    """Return one factor and one offset per channel, or neither."""
     require_supported(weight is not None or bias is None, f"{noun} normalisation with a bias alone is not supported")
     return {} if weight is None else constants(weight=weight, bias=torch.zeros_like(weight) if bias is None else bias)
 
@@ -119,7 +119,7 @@ def _onnx_batch_norm(w: OnnxWriter, op: Op, ins: list[str]) -> None:
 
 
 def _onnx_layer_norm(w: OnnxWriter, op: Op, ins: list[str]) -> None:
-    """ONNX normalises the last dimensions, so channels go last for as long as it takes."""
+    """Write a layer norm; ONNX normalises the last dimensions, so channels are moved last and back."""
     rank = len(op.shape)
     affine = [w.weight(op, "weight", 1.0), w.weight(op, "bias", 0.0)]
     epsilon = number(op.attrs, "eps")
@@ -132,7 +132,7 @@ def _onnx_layer_norm(w: OnnxWriter, op: Op, ins: list[str]) -> None:
 
 
 def _onnx_group_norm(w: OnnxWriter, op: Op, ins: list[str]) -> None:
-    """Each group is a row, normalised as a layer is, which every delegate computes; then a factor and an offset a channel."""
+    """Write each group as a row with layer normalisation, which every delegate computes; then one factor and one offset per channel."""
     groups = integer(op.attrs, "groups")
     ones = w.constant(f"{op.name}.ones", np.ones(prod(op.shape[1:]) // groups, np.float32))
     w.node("Reshape", op, [ins[0], w.indices(op, "rows", [op.shape[0], groups, -1])], output=f"{op.name}.groups")
@@ -145,7 +145,7 @@ def _onnx_group_norm(w: OnnxWriter, op: Op, ins: list[str]) -> None:
 
 
 def _tflite_batch_norm(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-    """Return a batch-norm that no convolution before it takes up: a factor and an offset a channel."""
+    """Write a batch norm that could not be folded into a convolution: one factor and one offset per channel."""
     weights = {key: value.astype(np.float64) for key, value in source.weights[op.name].items()}
     factor = weights.get("weight", 1.0) / np.sqrt(weights["running_var"] + number(op.attrs, "eps"))
     scaled = b.apply("MUL", f"{op.name}.scaled", [ins[0], factor], quant=b.scale(op))
@@ -153,7 +153,7 @@ def _tflite_batch_norm(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: 
 
 
 def _tflite_layer_norm(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-    """Return the channels stand last, so their mean and their spread are those of the last axis."""
+    """Write a layer norm by the mean and variance along the last axis, which is the channels in TFLite."""
     name, weights, shape = op.name, source.weights.get(op.name, {}), ins[0].shape
     axes = b.indices(f"{name}.axes", [len(shape) - 1])
     scalar_shape = (*shape[:-1], 1)

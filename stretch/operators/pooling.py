@@ -31,7 +31,7 @@ from stretch.operators.lowerings import ComputedModule, OnnxRule, TfliteRule, co
 
 
 def padded_pool(kind: str, attrs: Attrs) -> ComputedModule:
-    """Return the pooling whose padding differs between sides, as a band of rows has it: padded before torch's own pooling."""
+    """Return a pooling whose padding differs between sides, as in a band of rows: it pads before torch's own pooling."""
     return ComputedModule(kind, attrs, _padded_max if kind == "max_pool" else _padded_mean)
 
 
@@ -40,7 +40,7 @@ def _padded_max(a: Attrs, x: torch.Tensor) -> torch.Tensor:
 
 
 def _padded_mean(a: Attrs, x: torch.Tensor) -> torch.Tensor:
-    """Return the sums over counts, as torch computes means."""
+    """Return sums divided by counts, as torch computes means."""
     ones = torch.ones((1, 1, *x.shape[2:]), dtype=x.dtype, device=x.device)
     count = _pool_padded(a, F.avg_pool2d, ones, float(bool(a["count_include_pad"])), x.shape, divisor_override=1)
     return _pool_padded(a, F.avg_pool2d, x, 0.0, x.shape, divisor_override=1) / count
@@ -50,7 +50,7 @@ def _pool_padded(a: Attrs, pool: Any, x: torch.Tensor, value: float, shape: Sequ
     top, left, bottom, right = ints(a, "padding")
     padded = F.pad(x, (left, right, top, bottom), value=value)
     pooled: torch.Tensor = pool(padded, ints(a, "kernel"), ints(a, "stride"), 0, ceil_mode=bool(a["ceil_mode"]), **options)
-    # padding of an earlier operator counts as image: torch then keeps windows that begin behind it
+    # padding by an earlier operator counts as image, so torch would keep windows that begin after the image
     rows, columns = window_shape(tuple(shape), a, shape[1])[2:]
     return pooled[..., :rows, :columns]
 
@@ -92,7 +92,7 @@ def _mean(
 
 
 def _adaptive(function: str) -> FunctionRule:
-    """Return the adaptive pooling as plain pooling, where the windows are equal."""
+    """Return the rule that lowers adaptive pooling with equal windows to plain pooling."""
 
     def rule(call: TracedCall, x: Any, output_size: Any, return_indices: bool = False) -> Step:
         require_supported(not return_indices, "pooling that returns indices is not supported")
@@ -163,7 +163,7 @@ def _global_onnx(kind: str) -> OnnxRule:
 
 
 def _max_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-    """Return the padding never wins; where no element is below 0, zeros do not either, and they are padded faster."""
+    """Write a max pooling; padding never wins. Without negative elements, zeros are no maximum either, and padding with zeros is faster."""
     if tuple(ints(op.attrs, "dilation")) != (1, 1):
         raise StretchError(f"operator `{op.name}` (max_pool) is dilated, which TFLite does not have", "keep this model in ONNX")
     sliding = window(op.attrs, source.graph.input_shapes(op)[0], op.shape)
@@ -174,14 +174,14 @@ def _max_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Va
 
 
 def _mean_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-    """TFLite divides by what lies inside the image.
+    """Write a mean pooling; TFLite divides by the number of elements inside the image.
 
-    Padding that counts is made explicit, so that it lies inside; other padding is
-    left to SAME, and only the wanted windows of its result are kept. So a window is
-    computed alike wherever it lies, and in a band of rows as in the whole. Where SAME
-    has no such windows, the ratio of the divisors is a factor for each, in reals:
-    a factor would magnify the rounding of the mean, and in integers have a scale that
-    depends on which windows there are.
+    Padding that counts is made explicit, so that it is inside the image; other padding is
+    left to SAME, of which only the required windows are kept. A window is therefore
+    computed in the same way at any position, and in a band of rows as in the whole image. If SAME
+    has no such windows, each window is multiplied by the ratio of the divisors, in reals:
+    a factor would magnify the rounding of the mean, and in int8 its scale would
+    depend on the set of windows.
     """
     image = source.graph.input_shapes(op)[0]
     added = tuple(ints(op.attrs, "padding")) if op.attrs["count_include_pad"] else (0, 0, 0, 0)
@@ -205,7 +205,7 @@ def _mean_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[V
 
 
 def _mean_within(b: SubgraphBuilder, op: Op, x: Value, added: tuple[int, ...], axes: list[SameWindows] | None) -> Value:
-    """Return the means over what lies inside the padded image: of all windows, or of some of those of TFLite's rule SAME."""
+    """Write means over the elements inside the padded image, for all windows or for a subset of TFLite's SAME windows."""
     rows, columns = axes or [SameWindows(0, 0, 0, size) for size in op.shape[2:]]
     before, after = (added[0] + rows.before, added[1] + columns.before), (added[2] + rows.after, added[3] + columns.after)
     if any((*before, *after)):
@@ -234,21 +234,21 @@ def _pool(b: SubgraphBuilder, code: str, name: str, x: Value, op: Op, sliding: P
 
 
 def _count_factor(op: Op, image: Shape, sliding: PaddedWindow) -> Array:
-    """TFLite's divisor over that of `op`, for each window: height × width."""
+    """Return TFLite's divisor over that of `op` for each window, height × width."""
     kernel, stride, padding = (ints(op.attrs, key) for key in ("kernel", "stride", "padding"))
     counts = bool(op.attrs["count_include_pad"])
     ratio = []
     for axis in (0, 1):
         size, starts = image[axis + 2], np.arange(op.shape[axis + 2]) * stride[axis] - padding[axis]
         covered = np.minimum(starts + kernel[axis], size) - np.maximum(starts, 0)
-        # what `ceil_mode` adds beyond the padding never counts
+        # rows that `ceil_mode` adds beyond the padding never count
         counted = np.minimum(starts + kernel[axis], size + padding[axis + 2]) - starts if counts else covered
         ratio.append((covered if sliding.padding == 0 else kernel[axis]) / counted)
     return np.outer(ratio[0], ratio[1])
 
 
 def _global_tflite(code: str) -> TfliteRule:
-    """Return the over all pixels."""
+    """Return the rule that writes a reduction over all pixels."""
 
     def lower(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
         keep = bool(op.attrs["keepdims"])

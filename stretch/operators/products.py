@@ -33,7 +33,7 @@ class PaddedConv2d(nn.Conv2d):
         self.pads = pads
 
     def _conv_forward(self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        # anyone who convolves with other weights, rounded ones for example, pads too
+        # other code that convolves with different weights, for example rounded ones, then also pads
         top, left, bottom, right = self.pads
         result: torch.Tensor = super()._conv_forward(F.pad(input, (left, right, top, bottom)), weight, bias)
         return result
@@ -58,7 +58,7 @@ def _module(m: nn.Conv2d, shape: Shape) -> list[Step]:
 def convolution(
     call: TracedCall, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
 ) -> Step:
-    """Return a convolution; `padding` is torch's, or one of four sides: top, left, bottom, right."""
+    """Lower a convolution; `padding` is torch's, or the four sides top, left, bottom, right."""
     weights = constants(weight=weight, bias=bias)
     out, _, *kernel = (int(n) for n in weights["weight"].shape)
     if padding == "same":
@@ -95,7 +95,7 @@ def _make(ins: list[Shape], a: Attrs) -> nn.Module:
 
 
 def _tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-    """Return the depthwise where every channel is a group, grouped otherwise."""
+    """Write a convolution: depthwise if every channel is a group, else grouped."""
     a = op.attrs
     image = source.graph.input_shapes(op)[0]
     groups, stride, dilation = integer(a, "groups"), ints(a, "stride"), ints(a, "dilation")
@@ -127,14 +127,14 @@ def _linear(call: TracedCall, x: Any, weight: Any, bias: Any = None) -> Step:
     weights, rank = constants(weight=weight, bias=bias), len(call.shapes[x])
     out = int(weights["weight"].shape[0])
     if rank == 4:
-        # Only channels that lie last come here with four dimensions.
+        # Only tensors with channels in the last dimension have four dimensions here.
         return Step("conv", pointwise(out, bias is not None), (x,), {**weights, "weight": weights["weight"][:, :, None, None]})
     require_supported(rank == 2, f"a linear layer over {rank} dimensions is not supported")
     return Step("linear", {"out_features": out, "bias": bias is not None}, (x,), weights)
 
 
 def _matrix_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-    """Return the columns of a matrix that reads a flattened image are put into the order NHWC."""
+    """Write a matrix; for a flattened image its columns are put into NHWC order."""
     x = ins[0]
     if len(x.shape) != 2:
         raise StretchError(f"operator `{op.name}` (linear) reads {len(x.shape)} axes, TFLite's is written for 2", "keep this model in ONNX")

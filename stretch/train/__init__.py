@@ -1,1 +1,1 @@
-"""Train branched networks, with the original's knowledge where it helps."""
+"""Train branched networks, optionally with the original as teacher."""

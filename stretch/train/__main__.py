@@ -1,11 +1,11 @@
-"""``torchrun -m stretch.train RECIPE``: one process of a run on many GPUs or machines."""
+"""Entry point of ``torchrun -m stretch.train RECIPE``: one process of a run on many GPUs or machines."""
 
 import importlib
 import sys
 
 
 def main() -> None:
-    """`stretch train` with these arguments; it is imported by name, as the trainer may not import the command line statically."""
+    """Run `stretch train` with these arguments; the command line is imported by name, because the trainer may not import it statically."""
     importlib.import_module("stretch.cli").app(["train", *sys.argv[1:]])
 
 

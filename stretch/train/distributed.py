@@ -1,4 +1,4 @@
-"""Distributed training: this process's rank, and collective operations."""
+"""Distributed training: the rank of this process, and collective operations."""
 
 import os
 from collections.abc import Iterator
@@ -15,15 +15,15 @@ from predictors.errors import StretchError
 
 @dataclass(frozen=True)
 class World:
-    """This process and the number of all."""
+    """The rank of this process and the number of all processes."""
 
-    rank: int = 0  # Its number, from 0.
+    rank: int = 0  # Rank of this process, from 0.
     size: int = 1  # Number of processes.
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))  # Of this process.
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))  # Device of this process.
 
     @property
     def first(self) -> bool:
-        """Whether it writes files and prints."""
+        """Whether this process writes files and prints."""
         return self.rank == 0
 
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:

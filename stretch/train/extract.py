@@ -1,4 +1,4 @@
-"""A trained design as a network and as a bundle."""
+"""Extract a trained design as a network and as a bundle."""
 
 from pathlib import Path
 from typing import Any
@@ -36,32 +36,32 @@ RANGES = 64
 class ExtractedAccuracy(msgspec.Struct, frozen=True, kw_only=True):
     """Top-1 accuracy of an extracted design."""
 
-    supernet: float  # Within the run, whose weights and statistics the extracted network has.
-    extracted: float  # Of the extracted network.
+    supernet: float  # Accuracy within the run, with the same weights and statistics as the extracted network.
+    extracted: float  # Accuracy of the extracted network.
     source: str = "measured"  # Where the figures come from.
 
 
 class RankingAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Quality of an accuracy predictor's ranking of designs."""
 
-    file: Path  # Of the predictor.
-    designs: int  # Number of designs it was fitted to.
-    rank_correlation: float  # Spearman's, on held-out designs.
-    p_value: float  # Of that correlation.
-    rmse: float  # Of the same predictions.
+    file: Path  # File of the predictor.
+    designs: int  # Number of designs that the predictor was fitted to.
+    rank_correlation: float  # Spearman's rank correlation on held-out designs.
+    p_value: float  # P-value of the rank correlation.
+    rmse: float  # Root mean squared error on held-out designs.
     source: str = "measured"  # Where the figures come from.
 
 
 class ExtractAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A design extracted from a run."""
 
-    checkpoint: Path  # Its weights.
-    accuracy: ExtractedAccuracy | None  # Of those, on the run's test images; None of a run without labels.
-    #: With the original, on some of the run's test images, or without labels on those held back; of its files, too, where a bundle was written.
+    checkpoint: Path  # File of the weights.
+    accuracy: ExtractedAccuracy | None  # Accuracy on the run's test images; None for a run without labels.
+    #: Agreement with the original on some of the run's test images, or without labels on held-back ones; and of a bundle's files, if any.
     agreement: Agreement | None
-    bundle: Path | None  # Folder of the bundle, where one was written.
+    bundle: Path | None  # Folder of the bundle; None if none was written.
     checks: dict[str, Any]  # Numeric checks of the bundle; empty without one.
-    ranking: RankingAnswer | None = None  # Of the supernet's designs, if requested.
+    ranking: RankingAnswer | None = None  # Ranking of the supernet's designs, if requested.
     warnings: list[str]  # Warnings for the user.
 
 
@@ -70,7 +70,7 @@ def extract(folder: Path, out: Path, *, design: Path | None = None, bundle: bool
 
     Args:
         out: Folder for ``model.safetensors``, ``design.toml`` and ``bundle``.
-        design: A design file in the supernet's pool or within its range; None for that of the run.
+        design: A design file in the supernet's pool or within its range; None for the run's own design.
     """
     job, weights = open_run(folder)
     recipe, graph = job.recipe, job.captured.graph
@@ -116,7 +116,7 @@ def extract(folder: Path, out: Path, *, design: Path | None = None, bundle: bool
 
 
 def open_run(folder: Path) -> tuple[TrainingJob, dict[str, torch.Tensor]]:
-    """Return a run's recipe with its network and designs, and its best weights; from its folder alone."""
+    """Load a run's recipe with its network, designs and best weights, from its folder alone."""
     run = RunFolder(folder)
     recipe, weights, original = run.recipe(), run.weights(), run.original()
     profile = load_device(recipe.device)
@@ -127,7 +127,7 @@ def open_run(folder: Path) -> tuple[TrainingJob, dict[str, torch.Tensor]]:
 def _trained_network(
     job: TrainingJob, weights: dict[str, torch.Tensor], design: BranchDesign, images: ImageSource
 ) -> tuple[BranchedModel, nn.Module]:
-    """Return the network of a design with a run's weights, and the same as it was trained, which may round."""
+    """Return the network of a design with a run's weights, and the network as trained, which may round."""
     net = job.recipe.supernet
     if net is not None:
         supernet = Supernet(job.captured, job.designs, channels_last=False)

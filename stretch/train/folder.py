@@ -1,4 +1,4 @@
-"""The folder of a run: recipe, log, and checkpoints, written atomically: tensors in safetensors, the rest as JSON in their header."""
+"""The folder of a run: recipe, log and checkpoints, written atomically; tensors as safetensors files, other data as JSON in their header."""
 
 import contextlib
 import csv
@@ -29,18 +29,18 @@ CHECKPOINT_VERSION = 1
 class CheckpointState(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """State of a checkpoint in addition to its tensors."""
 
-    version: int  # Of this format.
+    version: int  # Version of this format.
     identity: dict[str, str]  # Fingerprints of the run: ``recipe``, ``design``, ``model``.
-    epoch: int  # Completed epochs.
-    done: int  # Completed steps of the current epoch.
+    epoch: int  # Number of completed epochs.
+    done: int  # Number of completed steps of the current epoch.
     history: list[Epoch]  # Rows of the log.
-    best: float | None = None  # Highest accuracy, or agreement without labels, so far, or None.
-    scaler: dict[str, float] = {}  # State of the fp16 loss scale.
+    best: float | None = None  # Highest accuracy so far, or agreement without labels; None before the first evaluation.
+    scaler: dict[str, float] = {}  # State of the fp16 loss scaler.
     processes: int = 1  # Number of processes of the run.
 
 
 def save_checkpoint(path: Path, run: Run, identity: Mapping[str, str], best: float | None) -> None:
-    """Write everything a run needs to resume exactly."""
+    """Write all data that a run needs to resume exactly."""
     step = run.step
     tensors = {f"model.{k}": v for k, v in unwrap(run.model).state_dict().items()}
     tensors |= optimizer_tensors(step.optimizer, step.parameters)
@@ -111,23 +111,23 @@ def load_checkpoint(path: Path, run: Run, identity: Mapping[str, str]) -> Checkp
 
 RECIPE, FACTS, LOG, BEST, LAST = "recipe.toml", "run.json", "log.csv", "best.safetensors", "last.safetensors"
 
-#: The network that the run began with: its weights, and its operators in the header.
+#: The network at the start of the run: its weights, with its operator graph in the header.
 ORIGINAL = "original.safetensors"
 
 
-#: Hint where a run cannot be written.
+#: Hint for errors when writing a run.
 WRITABLE = "choose a writable folder with --out"
 
 
 class RunFolder:
-    """One run on disk."""
+    """A run on disk."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @property
     def exists(self) -> bool:
-        """Whether a run was started here."""
+        """Whether the folder holds a run."""
         return (self.path / RECIPE).is_file()
 
     def start(self, recipe: Recipe, original: Captured, designs: list[BranchDesign], facts: dict[str, Any]) -> None:
@@ -147,21 +147,21 @@ class RunFolder:
             raise StretchError(f"cannot train into {self.path}: {error.strerror}", WRITABLE) from error
 
     def recipe(self) -> Recipe:
-        """Return the recipe of the run, every value written out."""
+        """Return the recipe of the run, with every value written out."""
         if not self.exists:
             raise StretchError(f"there is no run in {self.path}", "give the folder that `stretch train` wrote")
         return load_recipe(self.path / RECIPE)
 
     def designs(self) -> list[Path]:
-        """Return the design files, that of the run or those of the pool, in order."""
+        """Return the design files in order: the run's design, or its pool."""
         return sorted((self.path / "designs").glob("*.toml"))
 
     def original(self) -> Captured:
-        """Return the network that the run began with; its model is not loaded again."""
+        """Return the network at the start of the run, restored from its graph and weights."""
         try:
             tensors, metadata = read_tensors(self.path / ORIGINAL)
             graph = OpGraph.from_json(metadata["graph"])
-            # in the graph's order, which a supernet's shared vector has
+            # in the graph's order, which is also the order of a supernet's shared vector
             weights = {
                 op.name: {key: tensors[f"{op.name}.{key}"].reshape(shape) for key, shape in graph.op_weights(op).items()}
                 for op in graph.ops
@@ -179,15 +179,15 @@ class RunFolder:
         return read_tensors(self.path / BEST)[0]
 
     def checkpoints(self) -> list[Path]:
-        """Return the checkpoints, oldest first."""
+        """Return the checkpoint files, oldest first."""
         return sorted((self.path / "checkpoints").glob("step-*.safetensors"))
 
     def checkpoint(self, epoch: int, done: int) -> Path:
-        """Return the path of the checkpoint after these epochs and steps; names sort by age."""
+        """Return the path of the checkpoint after this many epochs and steps; names sort by age."""
         return self.path / "checkpoints" / f"step-{epoch:05d}-{done:07d}.safetensors"
 
     def newest(self) -> tuple[Path, CheckpointState] | None:
-        """Return the newest complete checkpoint."""
+        """Return the newest complete checkpoint; None if there is none."""
         for path in reversed(self.checkpoints()):
             try:
                 return path, checkpoint_state(path)
@@ -232,7 +232,7 @@ class Log:
         partial.replace(self.path)
 
     def add(self, row: Epoch, **more: float) -> None:
-        """Write one epoch."""
+        """Write the row of one epoch."""
         values = {"epoch": row.epoch, "loss": row.loss, "accuracy": row.accuracy, "seconds": row.seconds, "agreement": row.agreement} | more
         new = not self.path.exists()
         with _telling(self.path):
@@ -247,7 +247,7 @@ class Log:
                         self._events.add_scalar(name, value, row.epoch)
 
     def close(self) -> None:
-        """Write the rest."""
+        """Write pending events, and close the files."""
         if self._events is not None:
             with _telling(self.path):
                 self._events.close()

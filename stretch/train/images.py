@@ -1,4 +1,4 @@
-"""Training images: in the memory of the training device or decoded on demand, and how whole batches are normalised and augmented."""
+"""Training images, in the memory of the training device or decoded on demand, and normalisation and augmentation of whole batches."""
 
 import io
 import tarfile
@@ -24,15 +24,15 @@ from stretch.train.recipe import DataConfig
 
 _T = TypeVar("_T")
 
-#: Maximum number of elements of a synthetic set: four gigabytes during its creation.
+#: Maximum number of elements of a synthetic set, whose creation then takes four gigabytes.
 MAX_SYNTHETIC = 1 << 30
 
-#: Format of `load_arrays`.
+#: Format of `load_arrays`, as a hint for the user.
 _NPZ_FORMAT = "an .npz holds train_images and test_images, uint8 of n×height×width×3, and train_labels and test_labels, n whole numbers"
 
 
 def epoch_order(count: int, number: int, batch: int, seed: int, skip: int, share: tuple[int, int]) -> tuple[torch.Tensor, list[range]]:
-    """Return the order of the images of `ImageSource.epoch`, and the positions in it of each batch."""
+    """Return the order of the images in an epoch of `ImageSource.epoch`, and each batch's range of positions in this order."""
     part, size = share[0], batch // share[1]
     starts = range(skip * batch + part * size, count - batch + part * size + 1, batch)
     return torch.randperm(count, generator=torch.Generator().manual_seed(seed * 1_000_003 + number)), [range(s, s + size) for s in starts]
@@ -40,10 +40,10 @@ def epoch_order(count: int, number: int, batch: int, seed: int, skip: int, share
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Images of one size, packed."""
+    """Images of one size in one tensor."""
 
-    images: torch.Tensor  # (n, 3, height, width) uint8.
-    labels: torch.Tensor  # (n,) int64.
+    images: torch.Tensor  # Images, (n, 3, height, width) uint8.
+    labels: torch.Tensor  # Labels, (n,) int64.
 
     @classmethod
     def of(cls, images: torch.Tensor, labels: torch.Tensor, classes: int) -> "ImageSet":
@@ -70,7 +70,7 @@ class ImageSet:
         return ImageSet(self.images.to(device), self.labels.to(device))
 
     def subset(self, count: int) -> "ImageSet":
-        """At most this many images, spread evenly."""
+        """Return at most this many images, spread evenly."""
         if len(self) <= count:
             return self
         index = torch.arange(count, device=self.labels.device) * len(self) // count
@@ -78,7 +78,7 @@ class ImageSet:
 
     def moments(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the mean and standard deviation of each colour, (3,) float32, in 0 to 255."""
-        # In parts: the whole set in float64 would be eight times its size.
+        # In parts, because the whole set in float64 would be eight times as large.
         total, squares = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
         for part in self.images.split(4096):
             values = part.cpu().double()
@@ -94,7 +94,7 @@ class ImageSet:
     def epoch(
         self, number: int, batch: int, seed: int, skip: int = 0, share: tuple[int, int] = (0, 1)
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield the full batches of one epoch in an order that depends on its number and the seed; of a share (k, n) part k of n of each batch."""
+        """Yield the full batches of an epoch, in an order set by its number and the seed; of share (k, n) only part k of n of each one."""
         order, batches = epoch_order(len(self), number, batch, seed, skip, share)
         for places in batches:
             index = order[places.start : places.stop].to(self.labels.device)
@@ -106,11 +106,11 @@ class ImageSet:
 
 
 def load_arrays(path: Path, classes: int) -> tuple[ImageSet, ImageSet]:
-    """Return the training and test set from an ``.npz`` file.
+    """Load the training and test set from an ``.npz`` file.
 
     Args:
-        path: With ``train_images``, ``train_labels``, ``test_images``,
-            ``test_labels``; images (n, height, width, 3) uint8.
+        path: File with the arrays ``train_images``, ``train_labels``, ``test_images``,
+            ``test_labels``; images are (n, height, width, 3) uint8.
     """
     parts = _read(path, ("train_images", "train_labels", "test_images", "test_labels"))
 
@@ -126,7 +126,7 @@ def load_arrays(path: Path, classes: int) -> tuple[ImageSet, ImageSet]:
 
 
 def load_unlabelled(path: Path, share: float) -> tuple[ImageSet, ImageSet]:
-    """Return the training and held-back images from an ``.npz`` file without labels."""
+    """Load the training and held-back images from an ``.npz`` file without labels."""
     parts = _read(path, ("train_images",), ("test_images",))
     train = _stack_images(parts, "train", path)
     if "test_images" in parts:
@@ -151,10 +151,10 @@ def split_items(items: Sequence[_T], share: float, where: Path) -> tuple[list[_T
 
 
 def _read(path: Path, needed: tuple[str, ...], more: tuple[str, ...] = ()) -> dict[str, np.ndarray[Any, Any]]:
-    """Return the required and existing optional arrays of an ``.npz`` file."""
+    """Read the required arrays of an ``.npz`` file, and the optional ones that exist."""
     try:
         if not zipfile.is_zipfile(path):
-            # distinguishes a missing file from a damaged one
+            # this distinguishes a missing file from a damaged one
             path.open("rb").close()
             raise StretchError(f"{path} is no .npz file, or it is damaged", _NPZ_FORMAT)
         with np.load(path, allow_pickle=False) as file:
@@ -177,7 +177,7 @@ def _stack_images(parts: dict[str, np.ndarray[Any, Any]], split: str, path: Path
 
 
 def synthetic(classes: int, size: int, count: int) -> tuple[ImageSet, ImageSet]:
-    """Return a synthetic, learnable set: each class has a colour with noise."""
+    """Create a synthetic, learnable set: each class has a colour with noise."""
     elements = (count + max(classes, count // 4)) * 3 * size * size
     if elements > MAX_SYNTHETIC:
         raise StretchError(
@@ -195,35 +195,35 @@ def synthetic(classes: int, size: int, count: int) -> tuple[ImageSet, ImageSet]:
     return make(count), make(max(classes, count // 4))
 
 
-#: Share of the shorter side that evaluation crops from images decoded on demand.
+#: Ratio of the crop in evaluation to the shorter side, for images that are decoded on demand.
 VIEW = 224 / 256
 
 
 class Normalise:
-    """uint8 images to floats of mean 0 and deviation 1 per colour (`mean`: (3,), in 0 to 255; `deviation`: (3,), in 0 to 255)."""
+    """Converts uint8 images to floats of mean 0 and deviation 1 per colour (`mean` and `deviation`: (3,), in 0 to 255)."""
 
     def __init__(self, mean: torch.Tensor, deviation: torch.Tensor, device: torch.device) -> None:
         self.scale = (1 / deviation).to(device)[None, :, None, None]
         self.shift = (-mean / deviation).to(device)[None, :, None, None]
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
-        """(n, 3, height, width) float32."""
+        """Return the normalised images, (n, 3, height, width) float32."""
         return images.float() * self.scale + self.shift
 
 
 def preprocessing(images: "ImageSource") -> Preprocessing:
-    """Return the preprocessing that treats an image like the test images of the training."""
+    """Return the preprocessing that treats a picture like the test images of the training."""
     mean, deviation = (moments.double() / 255 for moments in images.moments())
-    # images of one colour have no deviation
+    # images with a constant colour have no deviation
     return Preprocessing(tuple(mean.tolist()), tuple(deviation.clamp_min(1e-6).tolist()), VIEW if images.augmented else 1.0)
 
 
 def crop_and_flip(
     images: torch.Tensor, padding: int = 4, generator: torch.Generator | None = None, share: tuple[int, int] = (0, 1)
 ) -> torch.Tensor:
-    """Return each image shifted by up to `padding` pixels over zeros and mirrored half of the time.
+    """Shift each image by up to `padding` pixels over zeros, and mirror half of them.
 
-    The usual augmentation for 32×32 images (He et al. 2016, section 4.2), one
+    This is the usual augmentation for 32×32 images (He et al. 2016, section 4.2), as one
     gather for the whole batch.
     """
     n, _, height, width = images.shape
@@ -237,25 +237,25 @@ def crop_and_flip(
     columns = torch.where(flipped, columns.flip(1), columns)
     padded = F.pad(images, (padding,) * 4)
     batch = torch.arange(n, device=device)
-    # Index tensors apart by a slice put the gathered axes first.
+    # Index tensors that a slice separates put the gathered axes first.
     return padded[batch[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
-#: Colours of ImageNet, in 0 to 255, which every streamed set is normalised with.
+#: Mean and deviation of ImageNet's colours, in 0 to 255, by which every streamed set is normalised.
 MEAN, DEVIATION = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
-#: Images that may be unreadable one after the other.
+#: Maximum number of consecutive unreadable images.
 _IN_A_ROW = 64
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 
 
 @dataclass(frozen=True)
 class Item:
-    """One encoded image."""
+    """An encoded image."""
 
-    path: Path  # File, or shard that holds it.
-    label: int  # Its class.
+    path: Path  # Path of the file, or of the shard that holds it.
+    label: int  # Number of its class.
     offset: int = 0  # First byte in the shard.
-    size: int = 0  # Bytes; 0 for the whole file.
+    size: int = 0  # Size in bytes; 0 for the whole file.
 
     def read(self) -> bytes:
         """Return the encoded bytes."""
@@ -267,7 +267,7 @@ class Item:
 
 
 def folder_items(folder: Path, classes: list[str] | None = None) -> tuple[list[Item], list[str]]:
-    """Return the images of a folder with one folder per class, and the class names in order; hidden files are neither."""
+    """Return the images of a folder with one subfolder per class, and the class names in order; hidden files and folders are skipped."""
     if not folder.is_dir():
         raise StretchError(f"there is no folder of images {folder}", "it holds `train` and `val`, each with one folder a class")
     names = sorted(part.name for part in folder.iterdir() if part.is_dir() and not part.name.startswith("."))
@@ -286,15 +286,15 @@ def folder_items(folder: Path, classes: list[str] | None = None) -> tuple[list[I
 
 
 def is_image(file: Path, folder: Path) -> bool:
-    """Return whether it is named as an image and is in no hidden folder, such as an editor leaves behind."""
+    """Return whether a file has the suffix of an image and is in no hidden folder, such as those of editors."""
     return file.suffix.lower() in SUFFIXES and not any(part.startswith(".") for part in file.relative_to(folder).parts)
 
 
 def shard_items(shards: Sequence[Path], *, labelled: bool = True) -> list[Item]:
-    """Return the images of WebDataset shards: files ``KEY.jpg`` (or png …) with ``KEY.cls``, the class as a number.
+    """Return the images of WebDataset shards: files ``KEY.jpg`` (or png …) with ``KEY.cls``, which holds the class number.
 
-    The headers are read once; images are then read at random from where they are, so that
-    order and resuming are those of any other set.
+    The headers are read once. Images are then read at random positions, so that
+    order and resuming work as for any other set.
     """
     items = []
     for shard in shards:
@@ -318,12 +318,12 @@ def shard_items(shards: Sequence[Path], *, labelled: bool = True) -> list[Item]:
 
 
 def other_classes(count: int) -> str:
-    """Return the way out for images of other classes than the model's."""
+    """Return the hint for images with different classes than the model's."""
     return f"--set classes={count} replaces the model's last layer, or choose other images"
 
 
 def _label(tar: tarfile.TarFile, member: tarfile.TarInfo) -> int:
-    """Return the statement of a ``KEY.cls``."""
+    """Return the class number in a ``KEY.cls`` file."""
     content = tar.extractfile(member)
     text = content.read(16).strip() if content is not None else b""
     if not text.isdigit():
@@ -332,10 +332,10 @@ def _label(tar: tarfile.TarFile, member: tarfile.TarInfo) -> int:
 
 
 class _DecodedImages(Dataset[tuple[torch.Tensor, int, int]]):
-    """Items by position of an epoch's order; the third value is the item that could not be read, or -1.
+    """Decoded items in the order of an epoch; the third value is the index of an unreadable item, or -1.
 
-    The label is -1 where none can be read in many: an exception would come out of a worker
-    process with a traceback for its message.
+    The label is -1 after too many consecutive unreadable items, because an exception in a
+    worker process would reach the user as a traceback.
     """
 
     def __init__(self, items: Sequence[Item], order: Sequence[int], size: int, seeds: tuple[int, int] | None) -> None:
@@ -351,8 +351,8 @@ class _DecodedImages(Dataset[tuple[torch.Tensor, int, int]]):
             try:
                 picture = Image.open(io.BytesIO(item.read())).convert("RGB")
             except Exception:
-                # Whatever is wrong with the file, the next image that can be read takes its place. Each counts
-                # where its own turn comes, so that many in a row are as many.
+                # If a file is unreadable for any reason, the next readable image replaces it. Each file is counted
+                # at its own position, so that consecutive ones are all counted.
                 bad, index = self.order[position], (index + 1) % len(self.items)
                 continue
             image = torch.from_numpy(np.asarray(picture).copy()).permute(2, 0, 1)
@@ -364,7 +364,7 @@ class _DecodedImages(Dataset[tuple[torch.Tensor, int, int]]):
             short = round(self.size / VIEW)
             cut: torch.Tensor = transforms.center_crop(transforms.resize(image, [short], antialias=True), [self.size, self.size])
             return cut
-        # Seeded by the image, not by the process that decodes it: resuming and the number of workers change nothing.
+        # Seeded by the image, not by the process that decodes it, so that resuming and the number of workers have no effect.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(hash((*self.seeds, position)) & 0x7FFFFFFF)
             cut = RandomResizedCrop([self.size, self.size], antialias=True)(image)
@@ -375,19 +375,19 @@ class _DecodedImages(Dataset[tuple[torch.Tensor, int, int]]):
 
 @dataclass
 class ImageStream:
-    """Images decoded as they are needed: random crops while training, the middle for evaluation."""
+    """Images that are decoded on demand: random crops in training, the centre in evaluation."""
 
     items: list[Item]  # The images.
-    size: int  # Height and width.
-    workers: int  # Processes that decode.
-    bad_limit: int  # Images that may be unreadable before `epoch` stops.
-    device: torch.device  # Where batches go.
-    bad: set[int]  # Images found unreadable so far, by number.
+    size: int  # Height and width in pixels.
+    workers: int  # Number of processes that decode.
+    bad_limit: int  # Maximum number of unreadable images, after which `epoch` stops.
+    device: torch.device  # Device of the batches.
+    bad: set[int]  # Indices of the images found unreadable so far.
     augmented: bool = True
 
     @classmethod
     def of(cls, items: list[Item], size: int, classes: int, workers: int = 0, bad_limit: int = 100) -> "ImageStream":
-        """Return the set, checked."""
+        """Create a validated set."""
         if not items:
             raise StretchError("an image set is empty", "check the data folder")
         lowest, highest = min(item.label for item in items), max(item.label for item in items)
@@ -403,36 +403,36 @@ class ImageStream:
         return len(self.items)
 
     def to(self, device: torch.device) -> "ImageStream":
-        """Return the same set, its batches on another device."""
+        """Return the same set with its batches on another device."""
         return replace(self, device=device)
 
     def subset(self, count: int) -> "ImageStream":
-        """Return a subset of the images up to a number, spread over all."""
+        """Return at most this many images, spread evenly."""
         total = len(self.items)
         return self if total <= count else replace(self, items=[self.items[i * total // count] for i in range(count)], bad=set())
 
     def moments(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the mean and deviation of ImageNet's colours."""
+        """Return the mean and deviation of ImageNet's colours, (3,) each, in 0 to 255."""
         return torch.tensor(MEAN), torch.tensor(DEVIATION)
 
     def epoch(
         self, number: int, batch: int, seed: int, skip: int = 0, share: tuple[int, int] = (0, 1)
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield the full batches of one epoch in an order that depends on its number and the seed; of a share (k, n) part k of n of each batch."""
+        """Yield the full batches of an epoch, in an order set by its number and the seed; of share (k, n) only part k of n of each one."""
         order, batches = epoch_order(len(self.items), number, batch, seed, skip, share)
         return self._load(_DecodedImages(self.items, order.tolist(), self.size, (seed, number)), batches)
 
     def batches(self, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield all images in order, their middle."""
+        """Yield the centres of all images in order."""
         count = len(self.items)
-        # Whole images are larger than those of small sets: a quarter of the batch will do.
+        # Whole images are larger than those of small sets, so a quarter of the batch size suffices.
         size = max(1, size // 4)
         batches = [range(start, min(start + size, count)) for start in range(0, count, size)]
         return self._load(_DecodedImages(self.items, range(count), self.size, None), batches)
 
     def _load(self, data: _DecodedImages, batches: list[range]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         pinned = self.device.type == "cuda"
-        # More processes than cores decode no faster, and torch complains of them.
+        # More processes than cores do not decode faster, and torch warns about them.
         workers = min(self.workers, len(available_cores()))
         for images, labels, bad in DataLoader(data, batch_sampler=map(list, batches), num_workers=workers, pin_memory=pinned):
             self.bad.update(int(number) for number in bad if number >= 0)
@@ -446,17 +446,17 @@ class ImageStream:
             yield images.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
 
 
-#: Where training images come from.
+#: Source of training images.
 ImageSource = ImageSet | ImageStream
 
-#: The folders of a set that is divided already.
+#: Folders of a set that is already divided.
 SPLITS = ("train", "val")
 
 
 def unlabelled_items(folder: Path, share: float) -> tuple[list[Item], list[Item]]:
-    """Return the images of a folder and its subfolders, to train on and held out; hidden files are no images.
+    """Return the training and held-back images of a folder and its subfolders; hidden files are skipped.
 
-    Where the folder has folders `train` and `val`, these are the two parts.
+    If the folder has subfolders `train` and `val`, these are the two parts.
     """
     if not folder.is_dir():
         raise StretchError(f"there is no folder of images {folder}", "data.path is a folder of images, flat or of folders")
@@ -466,7 +466,7 @@ def unlabelled_items(folder: Path, share: float) -> tuple[list[Item], list[Item]
 
 
 def unlabelled_shards(folder: Path, share: float) -> tuple[list[Item], list[Item]]:
-    """Return the images of tar files, to train on and held back: those of ``train*.tar`` and ``val*.tar`` where there are both."""
+    """Return the training and held-back images of tar files: ``train*.tar`` and ``val*.tar`` if both exist, else a split of all files."""
     parts = [shard_items(sorted(folder.glob(f"{split}*.tar")), labelled=False) for split in SPLITS]
     if all(parts):
         return parts[0], parts[1]
@@ -478,7 +478,7 @@ def _images(folder: Path) -> list[Item]:
 
 
 def load_data(config: DataConfig, classes: int, size: int) -> tuple[ImageSource, ImageSource]:
-    """Return the training and test set of a recipe."""
+    """Load the training and test set of a recipe."""
     if config.name == "synthetic":
         return synthetic(classes, size, config.count)
     if not config.path:
@@ -510,7 +510,7 @@ def load_data(config: DataConfig, classes: int, size: int) -> tuple[ImageSource,
 
 
 def _cifar(path: Path, name: str, classes: int | None, *, train: bool) -> ImageSet:
-    """CIFAR by torchvision, from existing files; its classes are not checked if `classes` is None."""
+    """Load CIFAR from existing files by torchvision; its classes are not checked if `classes` is None."""
     try:
         from torchvision.datasets import CIFAR10, CIFAR100
     except ModuleNotFoundError as error:

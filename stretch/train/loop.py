@@ -20,14 +20,14 @@ from stretch.transform.model import BranchedModel, BranchedSegment, to_channels_
 
 
 def learning_rate(step: int, steps: int, warmup: int, peak: float) -> float:
-    """Return the linear rise over `warmup` steps, then a half-cosine down to zero."""
+    """Return the learning rate: a linear rise over `warmup` steps, then a half-cosine down to zero."""
     if step < warmup:
         return peak * (step + 1) / warmup
     done = (step - warmup) / max(1, steps - warmup)
     return peak * 0.5 * (1 + math.cos(math.pi * done))
 
 
-#: Steps between checks of the loss within an epoch, as a check waits for the device.
+#: Steps between checks of the loss within an epoch; a check waits for the device.
 _LOG_EVERY = 200
 
 
@@ -35,11 +35,11 @@ _LOG_EVERY = 200
 class Epoch:
     """One row of a run's log."""
 
-    epoch: int  # From 1.
+    epoch: int  # Number of the epoch, from 1.
     loss: float  # Mean training loss.
-    accuracy: float | None  # Top-1 on the test set; None if not evaluated or without labels.
-    seconds: float  # Of training, without evaluation.
-    agreement: float | None = None  # Without labels, share of the images held back in which the network sees the teacher's class.
+    accuracy: float | None  # Top-1 accuracy on the test set; None if not evaluated or without labels.
+    seconds: float  # Training time in seconds, without evaluation.
+    agreement: float | None = None  # Without labels: share of held-back images for which the network and the teacher answer the same class.
 
     @property
     def score(self) -> float | None:
@@ -55,34 +55,34 @@ class History:
 
     @property
     def accuracy(self) -> float:
-        """Top-1 after the last epoch that was evaluated."""
+        """Top-1 accuracy after the last evaluated epoch."""
         return next(e.accuracy for e in reversed(self.epochs) if e.accuracy is not None)
 
     @property
     def score(self) -> float:
-        """Accuracy, or agreement without labels, after the last epoch that was evaluated."""
+        """Accuracy, or agreement without labels, after the last evaluated epoch."""
         return next(e.score for e in reversed(self.epochs) if e.score is not None)
 
     def rows(self) -> list[dict[str, float | int | None]]:
-        """Return the log as plain rows."""
+        """Return the log as a list of dictionaries."""
         return [asdict(e) for e in self.epochs]
 
 
 class Diverged(StretchError):
-    """The loss is no number."""
+    """The loss is NaN or infinite."""
 
 
 class Run:
     """A training run that can be saved and resumed between any two steps.
 
     Args:
-        sandwich: Sampling of a supernet; None for one network.
+        sandwich: Sampling of a supernet; None for a single network.
 
     Attributes:
-        step: Trains on a batch.
-        epoch: Completed epochs.
-        done: Completed steps of the current epoch.
-        history: The log.
+        step: Function that trains on a batch.
+        epoch: Number of completed epochs.
+        done: Number of completed steps of the current epoch.
+        history: Log of the run.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Run:
         self.losses = torch.zeros(self.per_epoch, device=device)
 
     def _wrap_model(self, device: torch.device) -> nn.Module:
-        """Return the network wrapped for the step: with features, compiled, distributed."""
+        """Wrap the network for the step: with features, compiled, distributed."""
         model: nn.Module = self.model
         if self.config.features > 0:
             if not isinstance(model, BranchedModel):
@@ -155,10 +155,10 @@ class Run:
         return crop_and_flip(x, 4 if self.config.augment == "crop" else 0, generator, (self.world.rank, self.world.size))
 
     def steps(self, evaluate_every: int = 10) -> Iterator[Epoch | None]:
-        """Train to the end, yielding after every step: the epoch's row after its last one, else None.
+        """Train to the end, yielding after every step: the epoch's row after its last step, otherwise None.
 
         Args:
-            evaluate_every: Epochs from one evaluation to the next.
+            evaluate_every: Number of epochs between evaluations.
         """
         c, share = self.config, (self.world.rank, self.world.size)
         warmup, total = round(c.warmup_epochs * self.per_epoch), c.epochs * self.per_epoch
@@ -185,7 +185,7 @@ class Run:
             yield self.history.epochs[-1]
 
     def check(self) -> None:
-        """Check the losses of this epoch."""
+        """Refuse losses of this epoch that are NaN or infinite."""
         values = self.losses[: self.done].tolist()
         bad = next((i for i, value in enumerate(values) if not math.isfinite(value)), None)
         if bad is not None:
@@ -195,7 +195,7 @@ class Run:
             )
 
     def check_weights(self) -> None:
-        """Check the weights, which the last step may have broken without an effect on a loss."""
+        """Refuse weights that are NaN or infinite, which the last step may have caused without an effect on a loss."""
         for name, value in unwrap(self.model).state_dict().items():
             if value.is_floating_point() and not bool(value.isfinite().all()):
                 step = self.epoch * self.per_epoch + self.done
@@ -203,30 +203,30 @@ class Run:
                 raise Diverged(f"`{name}` has values that are no numbers in {where}", "lower the learning rate or lengthen the warm-up")
 
     def evaluate(self) -> float:
-        """Top-1 on the test set, or without labels agreement with the teacher; of the averaged weights if the run has them."""
+        """Return the top-1 accuracy on the test set, or without labels the agreement with the teacher, of averaged weights if any."""
         with self.step.averaged():
             return evaluate(unwrap(self.model), self.test_set, self.normalise, self.config, self.reference)
 
 
 class Listener:
-    """Observer of a run in its first process; the default does nothing."""
+    """Observer of a run in its first process; does nothing by default."""
 
     def said(self, sentence: str) -> None:
-        """Called with a message for the user."""
+        """Receive a message for the user."""
 
     def stepped(self, run: Run) -> None:
-        """A step is done."""
+        """Handle a completed step."""
 
     def finished(self, row: Epoch) -> None:
-        """An epoch is done."""
+        """Handle a completed epoch."""
 
 
 @torch.no_grad()
 def evaluate(model: nn.Module, data: ImageSource, normalise: Normalise, config: TrainConfig, reference: nn.Module | None = None) -> float:
-    """Top-1 accuracy, 0 to 1; the model is left in the mode it was in.
+    """Return the top-1 accuracy, 0 to 1; the model keeps its training or evaluation mode.
 
     Args:
-        reference: Its best classes, in evaluation mode, take the place of labels: then the result is the agreement with it.
+        reference: Network in evaluation mode whose best classes replace the labels, so that the result is the agreement with it.
     """
     training = model.training
     model.eval()

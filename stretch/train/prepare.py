@@ -35,7 +35,7 @@ from stretch.transform.refine import fingerprint
 
 
 def check_recipe(recipe: Recipe) -> None:
-    """Refuse what a recipe without labels, with rounding or with a trained start cannot do, before anything is loaded."""
+    """Refuse unsupported combinations with missing labels, rounding or a trained start, before anything is loaded."""
     train, supernet, starts_trained = recipe.train, recipe.supernet is not None, recipe.start == "trained"
     if starts_trained != bool(recipe.trained):
         raise UsageError(
@@ -87,10 +87,10 @@ _HINT = "leave `classes` out of the recipe, or give a model of your own that has
 def replace_head(captured: Captured, classes: int, seed: int) -> Captured:
     """Change the number of classes of a network.
 
-    The head is the layer whose outputs are the network's result, independent of the order of
-    registration: the operator graph is followed backwards from its output. Its new weights
-    are initialised as torch initialises a new layer: they depend on the seed alone, and the
-    global random state stays.
+    The head is the layer whose outputs are the network's result; it is found by following the
+    operator graph back from its output. Its new weights
+    are initialised as in a new layer of torch: they depend only on the seed, and the
+    global random state does not change.
     """
     graph = captured.graph
     name, old = _module(captured, _head(graph))
@@ -118,7 +118,7 @@ def _head(graph: OpGraph) -> Op:
 
 
 def _module(captured: Captured, head: Op) -> tuple[str, nn.Linear | nn.Conv2d]:
-    """Return the layer that holds the head's weights, and its name."""
+    """Return the name of the layer that holds the head's weights, and the layer."""
     weight = captured.weights[head.name]["weight"]
     for name, part in captured.module.named_modules():
         if isinstance(part, nn.Linear | nn.Conv2d) and part.weight is weight and name:
@@ -132,7 +132,7 @@ def _new_layer(old: nn.Linear | nn.Conv2d, classes: int, seed: int) -> nn.Linear
     """Return a layer like `old` with another number of outputs and torch's default initialisation."""
     bias = old.bias is not None
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)  # of the CPU alone
+        torch.default_generator.manual_seed(seed)  # seed of the CPU's generator only
         if isinstance(old, nn.Linear):
             return nn.Linear(old.in_features, classes, bias).train(old.training)
         same = {key: getattr(old, key) for key in ("kernel_size", "stride", "padding", "dilation", "padding_mode")}
@@ -145,16 +145,16 @@ class TrainingJob:
 
     recipe: Recipe
     profile: DeviceProfile
-    captured: Captured  # The original.
-    weights_source: str  # Of the original, as `LoadedModel` says.
+    captured: Captured  # The original network.
+    weights_source: str  # Source of the original's weights, as in `LoadedModel`.
     designs: list[BranchDesign]  # The design, or the pool of a supernet.
-    warnings: list[str]  # For the user.
+    warnings: list[str]  # Warnings for the user.
 
     @property
     def identity(self) -> dict[str, str]:
-        """Fingerprints that a checkpoint must share for resuming."""
+        """Fingerprints that must equal those of a checkpoint for resuming."""
         # Paths, the frequency of checkpoints and the device may change when a run is resumed;
-        # designs and weights have fingerprints of their own below.
+        # designs and weights have separate fingerprints below.
         recipe = msgspec.to_builtins(self.recipe)
         for key in ("path", "workers", "device", "bad_limit"):
             recipe["data"].pop(key)
@@ -173,16 +173,16 @@ class TrainingJob:
 
     @property
     def size(self) -> int:
-        """Height and width of the input."""
+        """Height and width of the input in pixels."""
         return self.captured.graph.input.shape[2]
 
     def images(self) -> tuple[ImageSource, ImageSource]:
-        """Return the training and test set."""
+        """Load the training and test set."""
         graph = self.captured.graph
         return load_data(self.recipe.data, graph.by_name[graph.output].shape[1], self.size)
 
     def network(self, device: torch.device, images: ImageSource | None) -> nn.Module:
-        """Return the trained network on a device: a branched network or a supernet."""
+        """Build the network to train on a device: a branched network or a supernet."""
         recipe, scratch = self.recipe, self.recipe.start == "scratch"
         torch.manual_seed(recipe.train.seed)
         if recipe.supernet is not None:
@@ -225,7 +225,7 @@ class TrainingJob:
         return precisions
 
     def teacher(self) -> nn.Module | None:
-        """Return the original, if the recipe learns from it; cut at the meeting points if features are matched."""
+        """Return the original if the recipe learns from it, divided at the meeting points if features are matched; None otherwise."""
         train, net = self.recipe.train, self.recipe.supernet
         if train.features > 0:
             return build(self.captured, undivided_design(self.captured, self.designs[0]))
@@ -235,7 +235,7 @@ class TrainingJob:
 
 
 def prepare(recipe: Recipe, folder: Path, *, trust_code: bool = False) -> TrainingJob:
-    """Load and capture the model, decide the design."""
+    """Load and capture the model, and determine the design."""
     check_recipe(recipe)
     profile = load_device(recipe.device)
     if names_code(recipe.model) and not trust_code:
@@ -274,7 +274,7 @@ def _several(name: str) -> UsageError:
 
 
 def _check_precision(job: TrainingJob, rounding: RoundingConfig) -> None:
-    """Refuse precisions of processors that the design does not use, and rounding that rounds nothing."""
+    """Refuse precisions of processors that the design does not use, and rounding without any effect."""
     used = job.precision
     names = {*used, *(job.profile.processor(name).family for name in used)}
     strange = next((name for name in rounding.precision if name not in names), None)
@@ -288,7 +288,7 @@ def _check_precision(job: TrainingJob, rounding: RoundingConfig) -> None:
 
 
 def load_trained(model: BranchedModel, file: Path) -> BranchedModel:
-    """Fill a network with weights of the same design."""
+    """Load weights of the same design into a network."""
     try:
         model.load_state_dict(load_file(file))
     except (OSError, SafetensorError) as error:
@@ -301,10 +301,10 @@ def load_trained(model: BranchedModel, file: Path) -> BranchedModel:
 
 
 def initialise(model: nn.Module) -> nn.Module:
-    """Return the he et al. 2015's initial weights for every convolution, whatever built the model.
+    """Initialise every convolution by He et al. 2015, whatever built the model.
 
-    The convolution of a join has neither batch-norm nor activation behind it, so it keeps the variance of its input: otherwise the
-    trunk grows at every join, and training diverges.
+    The convolution of a join has neither a batch norm nor an activation after it, so it keeps the variance of its input; otherwise the
+    activations grow at every join, and training diverges.
     """
     for name, module in model.named_modules():
         if isinstance(module, nn.Conv2d):
@@ -318,9 +318,9 @@ def initialise(model: nn.Module) -> nn.Module:
 
 
 def sample(images: ImageSource, count: int, seed: int, device: torch.device) -> list[torch.Tensor]:
-    """Return the batches of training images as the network reads them while training, without labels.
+    """Return batches of training images without labels, as the network reads them in training.
 
-    Statistics of batch-norms are to fit what the network met: images are shifted and
+    Batch-norm statistics should fit the training inputs, so images are shifted and
     mirrored as in training, and normalised.
     """
     source = images.to(device)
@@ -337,7 +337,7 @@ def sample(images: ImageSource, count: int, seed: int, device: torch.device) -> 
 
 
 def _designs(recipe: Recipe, folder: Path, captured: Captured, profile: DeviceProfile, *, inherited: bool) -> list[BranchDesign]:
-    """Return the recipe's design or pool; where branches inherit trained weights, a planned one keeps the blocks that matter most on training images."""
+    """Return the design or pool; a planned design that inherits trained weights keeps the blocks that matter most on training images."""
     net, graph = recipe.supernet, captured.graph
     if net is None and recipe.design:
         return [read_design(folder / recipe.design, graph, profile)]
@@ -366,6 +366,6 @@ def _digest(content: bytes) -> str:
 
 
 def macs_ratios(prepared: TrainingJob) -> Sequence[float]:
-    """Return the multiply-accumulates of each design over the original's."""
+    """Return the multiply-accumulates of each design relative to the original's."""
     graph = prepared.captured.graph
     return [scaled_graph(graph, design).macs / graph.macs for design in prepared.designs]

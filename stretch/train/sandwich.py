@@ -28,7 +28,7 @@ class SubnetWork:
         self._graphs: tuple[torch.cuda.CUDAGraph, torch.cuda.CUDAGraph] | None = None
 
     def forward(self, x: torch.Tensor) -> None:
-        """Compute `scores` from the weights of now."""
+        """Compute `scores` from the present weights."""
         if self._graphs:
             self._graphs[0].replay()
             return
@@ -37,7 +37,7 @@ class SubnetWork:
             self.scores = self.subnet.model(x).float()
 
     def backward(self) -> None:
-        """Compute `result`, the loss, and the subnet's gradients."""
+        """Compute the loss as `result`, and the subnet's gradients."""
         if self._graphs:
             self._graphs[1].replay()
             return
@@ -46,7 +46,7 @@ class SubnetWork:
         self.result = loss.detach()
 
     def capture(self, x: torch.Tensor) -> None:
-        """Turn both into graphs that read `x`; statistics are left as they are."""
+        """Capture the forward and backward passes as graphs that read `x`; statistics are not changed."""
         buffers = [b.clone() for b in self.subnet.model.buffers()]
         stream = torch.cuda.Stream(self.device)
         stream.wait_stream(torch.cuda.current_stream(self.device))
@@ -58,7 +58,7 @@ class SubnetWork:
         for buffer, old in zip(self.subnet.model.buffers(), buffers, strict=True):
             buffer.copy_(old)
         first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        # Graphs of different subnets run at the same time: each pair has memory of its own, and a stream of its own, since graphs
+        # Graphs of different subnets run at the same time: each pair has its own memory and its own stream, because graphs
         # that were captured on one stream share cuBLAS's workspace.
         with torch.cuda.graph(first, stream=stream, capture_error_mode="thread_local"):
             self.forward(x)
@@ -70,15 +70,15 @@ class SubnetWork:
 class SandwichStep(TrainingStep):
     """One optimiser step on the summed gradients of several subnets.
 
-    The largest learns from labels (and a teacher, if there is one), the others from
+    The largest subnet learns from labels (and a teacher, if there is one), the others from
     the largest (in-place distillation). On a GPU every subnet is a pair of CUDA graphs
-    on a stream of its own, so that small ones run side by side.
+    on its own stream, so that small ones run at the same time.
 
     Args:
-        prepare: uint8 images to what the networks read.
+        prepare: Function from uint8 images to the networks' inputs.
 
     Attributes:
-        count: Steps done, which decides the random subnets together with the seed.
+        count: Number of completed steps, which determines the random subnets together with the seed.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class SandwichStep(TrainingStep):
         model.flat.grad = torch.zeros_like(model.flat)
 
     def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Train on one batch; returns the mean loss of the largest subnet, or of the first where it takes no part."""
+        """Train on one batch; return the mean loss of the largest subnet, or of the first one if the largest takes no part."""
         x = self.prepare(images, self.generator)
         if self.config.channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
@@ -133,7 +133,7 @@ class SandwichStep(TrainingStep):
         return works[0].result
 
     def sample(self) -> list[int]:
-        """Return which subnets this step trains: the largest, the smallest, and random ones of the pool, this process's own."""
+        """Return the indices of the subnets of this step: the largest, the smallest, and random ones, which differ between processes."""
         draw = random.Random((self.config.seed * 1_000_003 + self.count) * 1009 + self.world.rank)
         pool = range(2, len(self.supernet.subnets))
         always = [0] * self.sandwich.largest + [1] * self.sandwich.smallest
@@ -160,7 +160,7 @@ class SandwichStep(TrainingStep):
 
     @torch.no_grad()
     def _ask(self) -> None:
-        """Put the teacher's scores where the losses read them."""
+        """Compute the teacher's scores into the memory that the losses read."""
         if self.teacher is None:
             return
         with autocast(self.device, self.config.amp):
@@ -171,7 +171,7 @@ class SandwichStep(TrainingStep):
             self._soft.copy_(scores)
 
     def _run(self, works: list[SubnetWork]) -> None:
-        """Forward and backward of every subnet; those behind the largest start when its scores are there."""
+        """Run forward and backward of every subnet; the others start when the largest subnet's scores are ready."""
         others = works[1:] if self.sandwich.largest else works
         if self.sandwich.largest:
             works[0].forward(self._x)

@@ -1,4 +1,4 @@
-"""A recipe from start to end: train, log, checkpoint, go on after an interruption."""
+"""Run a recipe from start to end: train, log, checkpoint, and resume after an interruption."""
 
 import time
 from collections.abc import Mapping
@@ -23,18 +23,18 @@ from stretch.transform.tensors import write_tensors
 
 
 class TrainAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a run."""
+    """Result of a training run."""
 
-    run: Path | None  # Its folder; None after a dry run.
-    checkpoint: Path | None  # Its final weights; None after a dry run.
+    run: Path | None  # Folder of the run; None after a dry run.
+    checkpoint: Path | None  # File of the final weights; None after a dry run.
     #: ``accuracy`` and ``best_accuracy``, or without labels ``agreement`` and ``best_agreement``, ``loss``, ``epochs``, ``seconds``,
-    #: ``images_per_second``, ``memory_mib`` and more.
+    #: ``images_per_second``, ``memory_mib`` and others.
     metrics: dict[str, Any]
     warnings: list[str]  # Warnings for the user.
 
 
 def memory_mib(device: torch.device) -> float:
-    """Return the peak memory of the GPU, or of this process."""
+    """Return the peak memory of the GPU, or of this process, in MiB."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     import resource
@@ -43,10 +43,10 @@ def memory_mib(device: torch.device) -> float:
 
 
 class RunWriter:
-    """Writes into a run's folder; for the first process.
+    """Writes into a run's folder; used by the first process.
 
     Args:
-        best: Highest accuracy, or agreement without labels, so far; None before the first evaluation.
+        best: Highest accuracy so far, or agreement without labels; None before the first evaluation.
     """
 
     def __init__(self, folder: RunFolder, run: Run, keep: KeepConfig, identity: Mapping[str, str], best: float | None) -> None:
@@ -56,7 +56,7 @@ class RunWriter:
         self._steps = 0
 
     def stepped(self) -> None:
-        """Called after a step within an epoch."""
+        """Count a step within an epoch, and write a checkpoint if one is due."""
         self._steps += 1
         if self.keep.steps and self._steps % self.keep.steps == 0:
             self.run.check()
@@ -64,7 +64,7 @@ class RunWriter:
             self._checkpoint(self.run.done)
 
     def finished(self, row: Epoch) -> None:
-        """Called after an epoch."""
+        """Log an epoch, and write the best weights and a checkpoint if they are due."""
         self._steps += 1
         run = self.run
         speed, memory = len(run.train_set) / row.seconds, memory_mib(run.world.device)
@@ -76,7 +76,7 @@ class RunWriter:
             self._checkpoint(0)
 
     def ended(self) -> None:
-        """The run is over."""
+        """Write the last weights."""
         write_tensors(self.folder.path / LAST, kept_weights(self.run))
 
     def _checkpoint(self, done: int) -> None:
@@ -101,7 +101,7 @@ def train_recipe(
     world: World | None = None,
     listener: Listener | None = None,
 ) -> TrainAnswer:
-    """Train what a recipe says."""
+    """Train a recipe's networks."""
     world, listener, folder = world or World(), listener or Listener(), RunFolder(out)
     if folder.exists and not resume:
         raise StretchError(f"there is a run in {out} already", "go on with --resume, or choose another folder with --out")
@@ -132,13 +132,13 @@ def _prepare(recipe: Recipe, base: Path, world: World, *, trust_code: bool) -> T
 
 
 def _begin(job: TrainingJob, run: Run, folder: RunFolder, identity: dict[str, str], listener: Listener, *, resume: bool) -> float | None:
-    """Go on from the newest checkpoint, or start the folder; returns the highest accuracy or agreement so far."""
+    """Resume from the newest checkpoint, or start the folder; return the highest accuracy or agreement so far."""
     if resume and (newest := folder.newest()) is not None:
         state = load_checkpoint(newest[0], run, identity)
         listener.said(f"going on after epoch {state.epoch}" + (f", step {state.done}" if state.done else ""))
         return state.best
     if run.world.first:
-        # A run that ended before its first checkpoint has nothing to lose, and may be another one now.
+        # A run that ended before its first checkpoint may be replaced, also by a different one.
         if resume:
             listener.said("there is no checkpoint yet: starting at the beginning")
         folder.start(job.recipe, job.captured, job.designs, {"weights": job.weights_source, "processes": run.world.size} | identity)
@@ -179,7 +179,7 @@ def _train(job: TrainingJob, run: Run, keeper: RunWriter | None, listener: Liste
 
 
 def _metrics(job: TrainingJob, run: Run, best: float | None, wall_seconds: float) -> dict[str, Any]:
-    """Return the result of a run, in figures."""
+    """Return the metrics of a run."""
     seconds = sum(row.seconds for row in run.history.epochs)
     score, labelled = run.history.score, run.reference is None
     metrics: dict[str, Any] = {
@@ -204,7 +204,7 @@ def _metrics(job: TrainingJob, run: Run, best: float | None, wall_seconds: float
 
 
 def try_recipe(recipe: Recipe, base: Path, world: World, *, trust_code: bool = False) -> TrainAnswer:
-    """Build everything that a recipe needs and train one step on synthetic images; write nothing."""
+    """Build everything that a recipe needs and train one step on synthetic images; write no files."""
     job = _prepare(recipe, base, world, trust_code=trust_code)
     graph = job.captured.graph
     classes = graph.by_name[graph.output].shape[1]

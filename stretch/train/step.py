@@ -1,4 +1,4 @@
-"""One step of a training run: losses on labels and on a teacher, gradients, the optimiser, all of it as a CUDA graph."""
+"""One step of a training run: losses on labels and on a teacher, gradients and the optimiser, optionally as one CUDA graph."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -15,18 +15,18 @@ from stretch.transform.refine import ReplayedStep
 
 
 def distill_loss(scores: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Return the cross-entropy to the teacher's softened labels (Hinton et al. 2015), up to its constant."""
+    """Return the cross-entropy to the teacher's softened labels (Hinton et al. 2015), without its constant term."""
     return soft_label_losses(scores, teacher, temperature).mean()
 
 
 def soft_label_losses(scores: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Return the same cross-entropy per sample, (n,)."""
+    """Return the cross-entropy to the teacher's softened labels per sample, (n,)."""
     soft = F.log_softmax(teacher / temperature, dim=1)
     return F.kl_div(F.log_softmax(scores / temperature, dim=1), soft, reduction="none", log_target=True).sum(1) * temperature**2
 
 
 def weighted_distill_loss(scores: torch.Tensor, teacher: torch.Tensor, labels: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Return the soft labels, weighted less where the student is already better (Zhou et al. 2021, eq. 10), as in paper 003.
+    """Return the soft-label loss with lower weights where the student is already better (Zhou et al. 2021, eq. 10), as in paper 003.
 
     A sample's weight is 1 − exp(−s / t), where s and t are the cross-entropies of student
     and teacher to the label: near one while the student is far behind its teacher, near
@@ -40,7 +40,7 @@ def weighted_distill_loss(scores: torch.Tensor, teacher: torch.Tensor, labels: t
 
 
 def label_loss(scores: torch.Tensor, labels: torch.Tensor, teacher: torch.Tensor | None, config: TrainConfig) -> torch.Tensor:
-    """Return the loss on labels, and with a teacher's scores the weighted sum with that on them."""
+    """Return the loss on labels, or with a teacher's scores the weighted sum of this loss and the distillation loss."""
     loss = F.cross_entropy(scores, labels, label_smoothing=config.label_smoothing)
     if teacher is None:
         return loss
@@ -59,12 +59,12 @@ class WithFeatures(nn.Module):
         self.model = model
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Return the scores, and the outputs of every branched segment."""
+        """Return the scores, and the outputs of all segments but the last."""
         return segment_outputs(self.model, x)
 
 
 def segment_outputs(model: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Run a branched network; returns its scores and the outputs of all segments but the last."""
+    """Run a branched network; return its scores and the outputs of all segments but the last."""
     assert isinstance(model, BranchedModel)
     outputs = []
     for part in model.design.segments:
@@ -87,10 +87,10 @@ def feature_loss(features: list[torch.Tensor], targets: list[torch.Tensor]) -> t
 
 
 def make_optimizer(parameters: Iterable[torch.Tensor], config: TrainConfig, rate: torch.Tensor) -> torch.optim.Optimizer:
-    """SGD or AdamW of the configuration."""
+    """Create the SGD or AdamW optimiser of the configuration."""
     weights = list(parameters)
     on_gpu = rate.is_cuda
-    # PyTorch's fused SGD leaves its momentum uninitialised where a scaler finds the first step's gradients infinite.
+    # PyTorch's fused SGD leaves its momentum uninitialised if a scaler finds infinite gradients in the first step.
     fused = on_gpu and config.amp != "fp16"
     momentum, decay = config.momentum, config.weight_decay
     if config.optimizer == "adamw":
@@ -101,16 +101,16 @@ def make_optimizer(parameters: Iterable[torch.Tensor], config: TrainConfig, rate
 class MeanWeights:
     """The running mean of a network's weights and statistics (Polyak averaging).
 
-    The weight of the mean so far grows to `decay` as (1 + n) / (10 + n) in the first steps,
-    so that the initial weights are soon forgotten and short runs have a mean worth evaluating.
+    The weight of the previous mean grows to `decay` as (1 + n) / (10 + n) in the first steps,
+    so that the initial weights are forgotten quickly and short runs have a useful mean.
 
     Attributes:
-        updates: Number of updates, a tensor with the weights, so that a captured step counts too.
+        updates: Number of updates, as a tensor with the weights, so that a captured step counts too.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
-        # A shared tensor, as of bands of rows, has several names but one average.
+        # A shared tensor, as in bands of rows, has several names but one average.
         once = {id(v): k for k, v in reversed(model.state_dict(keep_vars=True).items()) if v.is_floating_point()}
         self.live = {k: v for k, v in model.state_dict(keep_vars=True).items() if once.get(id(v)) == k}
         self.mean = {k: v.detach().clone() for k, v in self.live.items()}
@@ -148,13 +148,13 @@ class TrainingStep:
     """Forward, backward and update of one batch.
 
     Args:
-        prepare: uint8 images to what the model reads, augmented by numbers of a generator.
+        prepare: Function from uint8 images to the model's input, with augmentation by a generator.
 
     Attributes:
-        rate: The learning rate, a tensor on the device.
-        generator: Of the augmentation.
-        mean: The running mean of weights, if the run keeps one.
-        scaler: Of fp16 losses, if the run needs one.
+        rate: Learning rate, a tensor on the device.
+        generator: Random generator of the augmentation.
+        mean: Running mean of the weights, if the run keeps one.
+        scaler: Scaler of fp16 losses, if the run needs one.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class TrainingStep:
         self.scaler = torch.amp.GradScaler(device.type) if scales else None
 
     def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Train on one batch; returns its mean loss as a tensor on the device."""
+        """Train on one batch; return its mean loss as a tensor on the device."""
         self.optimizer.zero_grad(set_to_none=False)
         total = torch.zeros((), device=self.device)
         parts = self.config.accumulate
@@ -190,11 +190,11 @@ class TrainingStep:
         return total
 
     def scale_loss(self, loss: torch.Tensor) -> torch.Tensor:
-        """Return a loss as it is differentiated: larger in fp16, whose small gradients would vanish."""
+        """Return the loss to differentiate, which is scaled up in fp16 because small gradients would vanish."""
         return loss if self.scaler is None else self.scaler.scale(loss)
 
     def update(self) -> None:
-        """Clip what was gathered, take the optimiser's step, move the mean."""
+        """Clip the accumulated gradients, run the optimiser's step, and update the mean."""
         if self.config.clip > 0:
             if self.scaler is not None:
                 self.scaler.unscale_(self.optimizer)
@@ -209,7 +209,7 @@ class TrainingStep:
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """Let the network have the averaged weights for a while, if the run keeps them."""
+        """Use the averaged weights within the context, if the run keeps them."""
         if self.mean is not None:
             self.mean.swap()
         try:
@@ -239,7 +239,7 @@ class TrainingStep:
 
     @torch.no_grad()
     def _taught(self, x: torch.Tensor) -> tuple[torch.Tensor | None, list[torch.Tensor]]:
-        """Return the teacher's scores and tensors at meeting points, as far as the run asks for them."""
+        """Return the teacher's scores, and its tensors at meeting points if the run matches features."""
         if self.teacher is None:
             return None, []
         if self.config.features > 0:
@@ -248,16 +248,16 @@ class TrainingStep:
 
 
 class GraphStep(TrainingStep):
-    """The same step, recorded as a CUDA graph once it has run a few times: one launch instead of thousands (`ReplayedStep`)."""
+    """A training step that is recorded as a CUDA graph after a few runs: one launch instead of thousands (`ReplayedStep`)."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._replayed = ReplayedStep(self._train, self.device, [self.generator])
-        #: Images and labels that the recorded step reads, and the loss that it writes; made with the first batch.
+        #: Images and labels that the recorded step reads, and the loss that it writes; created with the first batch.
         self._batch: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
 
     def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Train on one batch of the size of the first; returns its mean loss, valid until the next step."""
+        """Train on one batch of the same size as the first; return its mean loss, valid until the next step."""
         if self._batch is None:
             self._batch = images.clone(), labels.clone(), torch.zeros((), device=self.device)
         read_images, read_labels, loss = self._batch
@@ -267,14 +267,14 @@ class GraphStep(TrainingStep):
         return loss
 
     def _train(self) -> None:
-        """Train on the batch that was put in place."""
+        """Train on the current batch."""
         assert self._batch is not None
         images, labels, loss = self._batch
         loss.copy_(super().__call__(images, labels))
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """Return the network itself, inside whatever several processes or a compiler wrapped around it."""
+    """Return the network inside wrappers of distributed training and of the compiler."""
     while True:
         inner = getattr(model, "_orig_mod", None) or (model.module if isinstance(model, nn.parallel.DistributedDataParallel) else None)
         if inner is None:
@@ -283,5 +283,5 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def autocast(device: torch.device, amp: str) -> torch.autocast:
-    """Return the mixed precision on a GPU; nothing elsewhere, where it is slower than fp32."""
+    """Return the context of mixed precision on a GPU; it is disabled elsewhere, where it is slower than fp32."""
     return torch.autocast(device.type, dtype=_DTYPES.get(amp, torch.bfloat16), enabled=amp != "none" and device.type == "cuda")

@@ -1,4 +1,4 @@
-"""A supernet: many designs that share one set of weights, and how designs are drawn for it."""
+"""A supernet, many designs that share one set of weights, and the drawing of designs for it."""
 
 import math
 import random
@@ -36,20 +36,20 @@ from stretch.transform.calibrate import renew_statistics
 from stretch.transform.model import BranchedModel
 from stretch.transform.width import importance, kept_channels
 
-#: Learned tensors of an operator; statistics are each subnet's own.
+#: Learned tensors of an operator; each subnet has its own statistics.
 _PARAMETERS = ("weight", "bias")
 
 
 @dataclass
 class Offsets:
-    """Where each shared tensor is in the flat vector."""
+    """Positions of the shared tensors in the flat vector."""
 
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # Shape by name, ``segment.branch.operator.weight``.
     starts: dict[str, int] = field(default_factory=dict)  # First position by name.
     size: int = 0  # Length of the vector.
 
     def add(self, name: str, shape: tuple[int, ...]) -> None:
-        """Give a tensor its place, once."""
+        """Assign a position to a tensor, unless it already has one."""
         if name not in self.shapes:
             self.shapes[name], self.starts[name] = shape, self.size
             self.size += torch.Size(shape).numel()
@@ -64,7 +64,7 @@ class Sharing:
     """The shared weights of a set of designs, and each design's part of them.
 
     Attributes:
-        offsets: In the flat vector.
+        offsets: Positions in the flat vector.
     """
 
     def __init__(self, captured: Captured, designs: Sequence[BranchDesign]) -> None:
@@ -78,7 +78,7 @@ class Sharing:
         self._closed = True
 
     def positions(self, design: BranchDesign) -> dict[str, torch.Tensor]:
-        """Return the positions in the flat vector by parameter name of a `BranchedModel` of this design, in the parameter's shape."""
+        """Return the positions in the flat vector for each parameter of a `BranchedModel` of this design, in the parameter's shape."""
         positions_by_name: dict[str, torch.Tensor] = {}
         for part, branches in zip(design.segments, scaled_branches(self.captured.graph, design), strict=True):
             start = 0
@@ -126,7 +126,7 @@ class Sharing:
         return positions_by_name
 
     def _kept_units(self, part: SegmentDesign, scale: BranchScale, branch: ScaledBranch) -> dict[int, torch.Tensor]:
-        """Return the units each group of a branch keeps, ascending: the first of their rank."""
+        """Return the units that each group of a branch keeps, ascending: the first ones by rank."""
         source, channels = branch.source, branch.channels
         scores = importance(source, channels, self.captured.weights)
         names: dict[int, str] = {}
@@ -153,7 +153,7 @@ class Sharing:
         return chosen
 
     def initial(self, *, scratch: bool) -> torch.Tensor:
-        """Return the flat vector with the original's weights, or from scratch with those of a new network."""
+        """Return the flat vector with the original's weights, or with the initial weights of a new network."""
         flat = torch.zeros(self.offsets.size)
         for name, shape in self.offsets.shapes.items():
             value = _new_weight(name, shape) if scratch else self._inherited(name, shape)
@@ -162,7 +162,7 @@ class Sharing:
         return flat
 
     def _inherited(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-        """Return the original's weight; entries select, joins pass on what a branch kept."""
+        """Return the original's weight; for entries and joins, weights that select or pass on the branch's channels."""
         segment, _, op, key = name.split(".")
         if op == ENTRY_NORM:
             return torch.ones(shape) if key == "weight" else torch.zeros(shape)
@@ -174,7 +174,7 @@ class Sharing:
 
 
 def envelope(designs: Sequence[BranchDesign], pick: Callable[[Iterable[int]], int] = max) -> BranchDesign:
-    """Return the largest design around a set, or with `min` the smallest inside it: per branch the extreme depth and width."""
+    """Return the largest design around a set, or with `min` the smallest inside it: the extreme depth and width per branch."""
     first = designs[0]
     parts = []
     for number, part in enumerate(first.segments):
@@ -189,7 +189,7 @@ def envelope(designs: Sequence[BranchDesign], pick: Callable[[Iterable[int]], in
 
 
 def _check(designs: Sequence[BranchDesign]) -> dict[str, int]:
-    """Return the number of branches by segment whose join adds them up."""
+    """Check that designs can share weights; return the number of branches by segment whose join adds them."""
     if not designs:
         raise StretchError("a supernet needs at least one design", "name designs, or let the search find some")
     first = designs[0]
@@ -220,13 +220,13 @@ def _check(designs: Sequence[BranchDesign]) -> dict[str, int]:
 
 
 class Subnet:
-    """One design of a supernet: a branched network whose weights lie in one vector.
+    """One design of a supernet: a branched network whose weights are in one vector.
 
     Attributes:
-        model: The network; its statistics are its own.
-        index: Position in the shared vector of each of its weights, (n,) int64.
-        weights: Its weights, (n,); the parameters of `model` are views of it.
-        gradients: Where its gradients are gathered, (n,).
+        model: The network, with its own statistics.
+        index: Position of each of its weights in the shared vector, (n,) int64.
+        weights: Weights of the network, (n,); the parameters of `model` are views of it.
+        gradients: Gathered gradients, (n,).
     """
 
     def __init__(self, design: BranchDesign, sharing: Sharing, device: torch.device, channels_last: bool) -> None:
@@ -251,17 +251,17 @@ class Subnet:
 
     @torch.no_grad()
     def load(self, shared: torch.Tensor) -> None:
-        """Take the weights of now from the shared vector."""
+        """Load the present weights from the shared vector."""
         torch.index_select(shared, 0, self.index, out=self.weights)
 
     @torch.no_grad()
     def gather(self, gradients: Sequence[torch.Tensor]) -> None:
-        """Put the gradients of its parameters, in order, into `gradients`."""
+        """Copy the gradients of its parameters, in order, into `gradients`."""
         torch._foreach_copy_(self.slots, list(gradients))
 
     @torch.no_grad()
     def add_to(self, shared: torch.Tensor) -> None:
-        """Add its gradients to the shared vector's; no position occurs twice, so the sum has one order."""
+        """Add its gradients to the shared vector's; no position occurs twice, so the order of the sum is fixed."""
         shared[self.index] = shared[self.index] + self.gradients
 
 
@@ -269,10 +269,10 @@ class Supernet(nn.Module):
     """Weights shared by a pool of designs.
 
     The first subnet is the envelope of the pool, the largest of each branch; the
-    second the smallest; the designs of the pool follow.
+    second is the smallest; the designs of the pool follow.
 
     Attributes:
-        flat: The shared weights, the only parameter.
+        flat: Shared weights, the only parameter.
         subnets: Largest, smallest, then one for each design of the pool.
         active: Subnet that `forward` runs.
     """
@@ -288,23 +288,23 @@ class Supernet(nn.Module):
     ) -> None:
         super().__init__()
         where = device or torch.device("cpu")
-        # before the envelope, which takes equal segments for granted
+        # before the envelope, which requires equal segments
         _check(designs)
         everything = [envelope(designs, max), envelope(designs, min), *designs]
         self.sharing = Sharing(captured, everything)
         self.flat = nn.Parameter(self.sharing.initial(scratch=scratch).to(where))
-        # A tuple, so that their views are no parameters of the supernet.
+        # A tuple, so that their views do not become parameters of the supernet.
         self.subnets = tuple(Subnet(d, self.sharing, where, channels_last) for d in everything)
         self.active = self.subnets[0]
         self._start_statistics(captured, scratch)
 
     @property
     def pool(self) -> tuple[Subnet, ...]:
-        """The subnets of the designs that were given."""
+        """Subnets of the given designs."""
         return self.subnets[2:]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the scores of the active subnet, with the weights of now."""
+        """Return the scores of the active subnet, with the present weights."""
         self.active.load(self.flat)
         scores: torch.Tensor = self.active.model(x)
         return scores
@@ -331,16 +331,16 @@ class Supernet(nn.Module):
 
     @torch.no_grad()
     def calibrate(self, batches: Sequence[torch.Tensor]) -> None:
-        """Measure the batch-norm statistics of every subnet again.
+        """Recompute the batch-norm statistics of every subnet.
 
-        Weights stay: the largest subnet has the original's, and values that are fitted to one
-        design would be wrong for the others that share it.
+        Weights do not change: the largest subnet has the original's, and weights that are fitted to one
+        design would be wrong for the others that share them.
         """
         for subnet in self.subnets:
             subnet.load(self.flat)
             renew_statistics(subnet.model, batches)
 
-    # torch's has three overloads, of which only this form is in use
+    # torch's method has three overloads; only this form is used
     def state_dict(self, *args: Any, keep_vars: bool = False, **kwargs: Any) -> dict[str, torch.Tensor]:  # type: ignore[override]
         """Return the shared weights, and every subnet's statistics as ``subnets.N.NAME``."""
         state = {"flat": self.flat if keep_vars else self.flat.detach()}
@@ -349,7 +349,7 @@ class Supernet(nn.Module):
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Take what `state_dict` returned; the pool must be the same."""
+        """Load the result of `state_dict`; the pool must be the same."""
         current_state = self.state_dict()
         if current_state.keys() != state_dict.keys() or any(current_state[name].shape != state_dict[name].shape for name in current_state):
             raise StretchError("these are the weights of another supernet", "its designs must be the ones it was trained with")
@@ -390,7 +390,7 @@ def _view(flat: torch.Tensor, start: int, shape: torch.Size, nhwc: bool) -> torc
 
 
 def _new_weight(name: str, shape: tuple[int, ...]) -> torch.Tensor:
-    """Return a convolution's or a classifier's random weight, or a weight or bias of a batch norm, as a new network has them."""
+    """Return the initial weight or bias of a new convolution, classifier or batch norm."""
     value = torch.zeros(shape)
     if len(shape) == 4:
         nn.init.kaiming_normal_(value, mode="fan_out", nonlinearity="relu")
@@ -403,11 +403,11 @@ def _new_weight(name: str, shape: tuple[int, ...]) -> torch.Tensor:
 
 #: Maximum number of drawn designs.
 _MAX_TRIES = 20_000
-#: Draws without any design in range after which to give up.
+#: Number of draws without any design in range after which drawing stops.
 _HOPELESS = 1_000
-#: Depth and width of a drawn branch over its segment's, at least.
+#: Minimum depth and width of a drawn branch, relative to its segment's.
 _LEAST = 0.25
-#: Slices of the range of multiply-accumulates per requested design, as some slices have no design.
+#: Number of slices of the range of multiply-accumulates per requested design, because some slices have no design.
 _SLICES = 3
 
 
@@ -420,7 +420,7 @@ def random_designs(
     *,
     seed: int = 0,
 ) -> list[BranchDesign]:
-    """Return the distinct designs that branch every stage over the same processors with the planner's default join."""
+    """Draw distinct designs that branch every stage over the same processors with the planner's default join."""
     processors = processors or profile.default_processors
     align = aligns(profile, processors)
     draw = random.Random(seed)
@@ -441,7 +441,7 @@ def random_designs(
 def designs_between(
     graph: OpGraph, pool: Sequence[BranchDesign], count: int, macs: tuple[float, float], *, seed: int = 0
 ) -> list[BranchDesign]:
-    """Return the distinct designs whose branches lie between the smallest and the largest of a pool."""
+    """Draw distinct designs whose branches are between the smallest and the largest of a pool."""
     draw = random.Random(seed)
     least, most = envelope(pool, min), envelope(pool, max)
     stages = design_segments(graph, most)
@@ -468,8 +468,8 @@ def fastest_designs(
     """Return the planner's fastest designs, one per slice of the range of multiply-accumulates.
 
     The fastest designs of the whole range differ in a few channels; one per slice
-    gives a pool whose members are worth choosing between. All meet at the same points
-    over the same processors, as a supernet's designs must.
+    gives a pool of sufficiently different members. All have the same meeting points
+    and processors, as a supernet's designs must.
     """
     makespans: dict[BranchDesign, float] = {}
     step = (macs[1] - macs[0]) / (_SLICES * count)
@@ -497,7 +497,7 @@ def fastest_designs(
 
 
 def _distinct(graph: OpGraph, one: Callable[[], BranchDesign], count: int, macs: tuple[float, float]) -> list[BranchDesign]:
-    """Return the distinct designs within a range of multiply-accumulates."""
+    """Draw distinct designs within a range of multiply-accumulates."""
     designs: dict[BranchDesign, None] = {}
     drawn: set[BranchDesign] = set()
     nearest = math.inf

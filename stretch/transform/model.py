@@ -396,7 +396,7 @@ class BranchedModel(nn.Module):
         return self.ending(tensors)
 
     def beginning(self, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the values before the first segment by name: inputs, outputs of sides that read only these, and `BACKBONE`, the segment's input.
+        """Return the values before the first segment by name: inputs, outputs of sides that read only these, and the segment's `BACKBONE`.
 
         Raises:
             UsageError: If the number of inputs is wrong.

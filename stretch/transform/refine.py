@@ -511,7 +511,7 @@ def refine(
 
     Args:
         model: Network, preferably calibrated; changed in place, in evaluation mode afterwards, on its device.
-        images: Images to fit to. If there are synthetic ones, half of the views show them; these are never held back and give no statistics.
+        images: Images to fit to. If there are synthetic ones, half of the views show them; they are never held back, give no statistics.
         settings: Minutes or steps must be given.
         progress: Called regularly with the completed share.
         checkpoint: Written regularly. If it has the state of an interrupted refinement of the same network, images and settings,

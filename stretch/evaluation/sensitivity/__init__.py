@@ -1,1 +1,1 @@
-"""Measured sensitivity: the loss of a network's answers where one of its segments alone is replaced."""
+"""Measured sensitivity: the loss of a network when one of its segments is replaced."""

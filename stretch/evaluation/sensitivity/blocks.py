@@ -18,9 +18,9 @@ from stretch.transform.model import BACKBONE
 from stretch.transform.refine import mean_error
 from stretch.transform.tensors import evenly_spread
 
-#: Images that are looked at, at least and at most, and multiply-accumulates for a block that decide between: a minute or two of two cores.
+#: Minimum and maximum number of images, and multiply-accumulates per block that determine it: one or two minutes on two cores.
 FEWEST, IMAGES, MACS = 8, 32, 2e11
-#: Images at a time.
+#: Number of images per batch.
 BATCH = 16
 
 Outputs = list[torch.Tensor]
@@ -28,20 +28,20 @@ Outputs = list[torch.Tensor]
 
 @dataclass(frozen=True)
 class BlockLosses:
-    """Measures the squared error of the outputs over their square without each single block, everything else as it was.
+    """Measures the squared error of the outputs over their square without each single block of an otherwise unchanged network.
 
     Args:
-        images: Batches of what the network reads, (n, channels, height, width), where computing is to be done.
+        images: Batches of the network's input, (n, channels, height, width), on the device of the computation.
     """
 
     captured: Captured
     images: Sequence[torch.Tensor]
     progress: Progress = silent
-    _known: dict[tuple[str, ...], float] = field(default_factory=dict)  # By the operators of a block: designs share blocks.
+    _known: dict[tuple[str, ...], float] = field(default_factory=dict)  # Losses by the operators of a block, because designs share blocks.
 
     @torch.no_grad()
     def __call__(self, design: BranchDesign, segment: Segment) -> dict[int, float]:
-        """Return the loss for the number of each block of a segment of a design that can be left out; infinity where it is no number."""
+        """Return the loss without each removable block of a segment, by the block's index; infinity if it is not a number."""
         units = {number: block for number, block in enumerate(segment.blocks) if block.removable}
         unknown = [number for number, block in units.items() if block.ops not in self._known]
         if unknown:
@@ -60,7 +60,7 @@ class BlockLosses:
         return {number: self._known[block.ops] for number, block in units.items()}
 
     def _outputs(self, model: BranchedModel, segment: Segment, blocks: Sequence[int], x: torch.Tensor) -> Iterator[Outputs]:
-        """Yield the network's outputs, then those without each block; all that is before a block is computed once."""
+        """Yield the network's outputs, then its outputs without each block; the part before a block is computed once."""
         tensors, parts = model.beginning([x]), list(model.design.segments)
         arriving = tensors.pop(BACKBONE)
         while parts[0].name != segment.name:

@@ -1,4 +1,4 @@
-"""Fit a `Sensitivity` to what was measured: losses by ridge regression, agreement by one curve."""
+"""Fit a `Sensitivity` to measurements: losses by ridge regression, agreement by one curve."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,27 +13,27 @@ from stretch.planning.cost.accuracy import SEEN_FEATURES, ChangedSegment, Measur
 from stretch.planning.cost.branch import Floats
 from stretch.planning.network.segments import Segment
 
-#: Of what a loss depends on, what only helps: its weight is zero or below.
+#: Features that can only reduce a loss, so that their weights are zero or below.
 HELPS = ("log_macs", "log_mean_width", "log_widest", "log_mean_depth", "log_deepest", "log_largest")
-#: Errors are limited to these: beyond the first the loss would have no end, below the second is rounding.
+#: Bounds of errors: above the first the loss would become infinite, below the second is rounding.
 MOST_ERROR, LEAST_ERROR = 0.98, 1e-6
 
-#: Weights of the ridge penalty that are tried, on columns of unit spread.
+#: Candidates for the weight of the ridge penalty, on columns of unit spread.
 PENALTIES = np.logspace(-2, 2, 9)
-#: Size of a segment's own part: below 1, so that it explains only the rest of stages and features.
+#: Size of the column of a segment's own part: below 1, so that it only explains the remainder after stages and features.
 MIN_OWN_SHARE = 0.25
-#: Share that later stages make up for, found on the networks of `experiments/sensitivity`.
+#: Exponential rate at which later stages reduce a loss, from the networks of `experiments/sensitivity`.
 RECOVERY = 1.25
-#: Whole designs from which on the curve is fitted to them alone.
+#: Number of whole designs from which the curve is fitted to them alone.
 ENOUGH = 5
-#: Logarithm of a loss by which predictions may leave what was measured.
+#: Maximum distance of predictions from measured losses, as a logarithm.
 BEYOND = 1.0
-#: Least slope of the curve: more loss is less agreement.
+#: Minimum slope of the curve: more loss means less agreement.
 FLATTEST = 0.05
 
 
 def loss(error: float) -> float:
-    """Return the loss of a network of a squared error: the negative logarithm of the share of the original's scores that is kept."""
+    """Return a network's loss for a squared error: the negative logarithm of the preserved share of the original's scores."""
     return -float(np.log1p(-min(max(error, LEAST_ERROR), MOST_ERROR)))
 
 
@@ -46,12 +46,12 @@ def fit(
     on: MeasuredOn,
     blocks: Mapping[str, Measured] = MappingProxyType({}),
 ) -> Sensitivity:
-    """Return the predictor that explains what was measured.
+    """Fit the predictor to the measurements.
 
     Args:
-        stages: The network's stages, in order.
-        alone: Networks with one segment changed, at least one.
-        blocks: Networks without one block, by the tensor that it writes.
+        stages: Stages of the network, in order.
+        alone: Measured networks with one changed segment, at least one.
+        blocks: Measured networks without one block, by the block's output tensor.
     """
     names = [stage.name for stage in stages]
     table = _Table(names, [item.segments[0] for item in alone])
@@ -92,7 +92,7 @@ def fit(
 
 
 def loss_of_design(predictor: Sensitivity, segments: Sequence[ChangedSegment]) -> float:
-    """Return the loss that a predictor sees in a design of such segments."""
+    """Return a predictor's loss for a design of these segments."""
     return sum(
         predictor.counts(segment.stages) * float(predictor.loss_of(segment.stages, np.array([segment.features]))[0]) for segment in segments
     )
@@ -100,10 +100,10 @@ def loss_of_design(predictor: Sensitivity, segments: Sequence[ChangedSegment]) -
 
 @dataclass(frozen=True)
 class _Table:
-    """Features that losses are regressed on."""
+    """Features for the regression of losses."""
 
-    names: Sequence[str]  # Of all stages.
-    segments: Sequence[ChangedSegment]  # One for each measurement.
+    names: Sequence[str]  # Names of all stages.
+    segments: Sequence[ChangedSegment]  # Changed segment of each measurement.
 
     @property
     def _feature_names(self) -> list[str]:
@@ -115,13 +115,13 @@ class _Table:
 
     @property
     def _scales(self) -> Floats:
-        """Scale of a feature; infinity for one that never varies, which has no weight."""
+        """Scale of each feature; infinity for a constant feature, which gets no weight."""
         spread = np.array([segment.features for segment in self.segments]).std(0)
         return np.where(spread > 1e-9, spread, np.inf)
 
     @property
     def columns(self) -> Floats:
-        """(measurements, length + stages + segments + features)."""
+        """Matrix of the regression, (measurements, length + stages + segments + features)."""
         length = np.log([[len(segment.stages)] for segment in self.segments])
         stages = np.array([[(name in segment.stages) / len(segment.stages) for name in self._feature_names] for segment in self.segments])
         values = MIN_OWN_SHARE * np.array([[" ".join(segment.stages) == run for run in self._runs] for segment in self.segments], float)
@@ -129,7 +129,7 @@ class _Table:
 
     @property
     def nonpositive_columns(self) -> NDArray[np.bool_]:
-        """Columns whose weight must not be above zero."""
+        """Mask of the columns whose weight must not be positive."""
         others = np.zeros(1 + len(self._feature_names) + len(self._runs), bool)
         return np.concatenate([others, np.array([name in HELPS for name in SEEN_FEATURES])])
 
@@ -142,7 +142,7 @@ class _Table:
 
 
 def _ridge(x: Floats, y: Floats, penalty: float, bounded: NDArray[np.bool_]) -> tuple[float, Floats]:
-    """Return the intercept and weights; those that are bounded and would be above zero are zero."""
+    """Return the intercept and the weights; bounded weights that would be positive are zero."""
     mean = x.mean(0)
     z, wrong = x - mean, y - y.mean()
     free = np.ones(x.shape[1], bool)
@@ -157,7 +157,7 @@ def _ridge(x: Floats, y: Floats, penalty: float, bounded: NDArray[np.bool_]) -> 
 
 
 def _penalty(x: Floats, y: Floats, bounded: NDArray[np.bool_]) -> tuple[float, Floats]:
-    """Return the penalty that predicts measurements best from the others, and those predictions."""
+    """Return the penalty with the best leave-one-out predictions, and these predictions."""
     if len(y) < 2:
         return float(PENALTIES[-1]), y.copy()
     best: tuple[float, float, Floats] | None = None
@@ -175,18 +175,18 @@ def _penalty(x: Floats, y: Floats, bounded: NDArray[np.bool_]) -> tuple[float, F
 
 
 def logit(shares: Floats, images: int) -> Floats:
-    """Return the logarithm of the odds; a share of all or none counts half an image less or more."""
+    """Return the logarithm of the odds; half an image is added to both counts, so that it stays finite."""
     log: Floats = np.log((shares * images + 0.5) / ((1 - shares) * images + 0.5))
     return log
 
 
 def _curve(logs: Floats, shares: Floats, images: int) -> tuple[float, float]:
-    """Return the logistic regression of agreement on the logarithm of the loss, drawn a little towards a slope of 1."""
+    """Return intercept and slope of the logistic regression of agreement on the logarithm of the loss, with a weak prior slope of 1."""
     intercept, slope = float(logit(shares, images).mean() + logs.mean()), 1.0
     for _ in range(100):
         share = 1 / (1 + np.exp(-np.clip(intercept - slope * logs, -50, 50)))
         weight = share * (1 - share) + 1e-6
-        # a prior worth one measurement at each end keeps few points from a slope without end
+        # a prior worth one measurement at each end keeps the slope finite if there are few points
         gradient = np.array([(shares - share).sum(), (-(shares - share) * logs).sum() - 0.1 * (slope - 1)])
         hessian = np.array([[weight.sum(), -(weight * logs).sum()], [-(weight * logs).sum(), (weight * logs * logs).sum() + 0.1]])
         change = np.linalg.solve(hessian, gradient)
@@ -201,7 +201,7 @@ def _curve(logs: Floats, shares: Floats, images: int) -> tuple[float, float]:
 
 
 def spearman(first: Floats, second: Floats) -> float | None:
-    """Rank correlation, equal numbers having the mean of their ranks; None where one side has no order or there are fewer than three."""
+    """Return the rank correlation, with mean ranks for equal numbers; None if one side is constant or there are fewer than three values."""
     if len(first) < 3 or np.ptp(first) == 0 or np.ptp(second) == 0:
         return None
     a, b = _ranks(np.asarray(first, float)), _ranks(np.asarray(second, float))

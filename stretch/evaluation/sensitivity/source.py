@@ -1,4 +1,4 @@
-"""From a network, a request and images to the losses that planning for agreement needs."""
+"""Measure the losses that planning for agreement needs, for a network, a request and images."""
 
 import time
 from collections import Counter
@@ -48,15 +48,15 @@ from stretch.transform.calibrate.split import Images
 from stretch.transform.refine import fingerprint
 from stretch.transform.tensors import evenly_spread
 
-# Options and designs to be measured: some options of each segment, and whole designs at random.
+# Measured options and designs: some options of each segment, and random whole designs.
 
 Floats = NDArray[np.float64]
 
-#: Range of multiply-accumulates of an option over the segment's: whole designs must come near the original's.
+#: Range of an option's multiply-accumulates relative to the segment's, because whole designs must be near the original's.
 NEAR = (0.85, 1.15)
-#: Maximum time of a measured option over the fastest option of its segment: slower ones are seldom chosen.
+#: Maximum time of a measured option relative to the fastest option of its segment, because slower ones are seldom chosen.
 FAST = 1.5
-#: Attempts at a random design before the space is taken to have no more.
+#: Number of attempts per requested random design.
 ATTEMPTS = 200
 
 
@@ -65,16 +65,16 @@ class Trial:
     """One option of one segment, to be measured."""
 
     options: SegmentOptions  # All options of the segment.
-    index: int  # Its number among these.
-    first: int  # Number of the first stage that the segment consists of.
+    index: int  # Index of the option among these.
+    first: int  # Index of the first stage in the segment.
 
     def stages(self, space: DesignSpace) -> tuple[str, ...]:
-        """Return the names of the stages that the segment consists of."""
+        """Return the names of the stages in the segment."""
         return tuple(stage.name for stage in space.segments[self.first : self.first + self.options.span])
 
 
 def trials(space: DesignSpace, number: int) -> list[Trial]:
-    """Return the options of every segment that may be stretched, merged stages too: of each the fastest, then the ones least like those before."""
+    """Return options of every segment that may be stretched, including merged stages: first the fastest, then the most different ones."""
     rounds: list[list[Trial]] = [[] for _ in range(number)]
     for first, groups in sorted(_stretched_options(space), key=lambda one: one[1][0].span):
         for place, trial in enumerate(_different(space, first, groups, number)):
@@ -83,7 +83,7 @@ def trials(space: DesignSpace, number: int) -> list[Trial]:
 
 
 def _stretched_options(space: DesignSpace) -> Iterator[tuple[int, list[SegmentOptions]]]:
-    """Yield the options of every run of stages that may be stretched, with the number of its first stage."""
+    """Yield the options of every run of stages that may be stretched, with the index of its first stage."""
     for first, options in enumerate(space.options):
         scaled = [group for group in options if group.branched and not group.exact]
         for span in sorted({group.span for group in scaled}):
@@ -91,11 +91,11 @@ def _stretched_options(space: DesignSpace) -> Iterator[tuple[int, list[SegmentOp
 
 
 def _different(space: DesignSpace, first: int, groups: Sequence[SegmentOptions], count: int) -> list[Trial]:
-    """Return the options that are fast and unlike each other."""
+    """Return options that are fast and differ from each other."""
     options = [(group, index) for group in groups for index in _takeable(group)]
     if not options:
         return []
-    # of each combination the time from the holder it is fastest from
+    # for each combination the time with its input on the most favourable processor
     fastest = {id(group): np.where(group.allowed, group.ms, np.inf).min(axis=0) for group in groups}
     ms = np.array([fastest[id(group)][index] for group, index in options])
     fast = ms <= FAST * ms.min()
@@ -114,14 +114,14 @@ def _different(space: DesignSpace, first: int, groups: Sequence[SegmentOptions],
 
 
 def _takeable(group: SegmentOptions) -> NDArray[np.int64]:
-    """Return the numbers of the combinations that keep to the rules and compute about as much as the segment."""
+    """Return the indices of the combinations that are allowed and compute about as much as the segment."""
     ratio = group.macs / group.segment.graph.macs
     indices: NDArray[np.int64] = np.flatnonzero(group.allowed.any(axis=0) & (ratio >= NEAR[0]) & (ratio <= NEAR[1]))
     return indices
 
 
 def random_designs(space: DesignSpace, model: str, device: str, count: int, macs: tuple[float, float], seed: int) -> list[BranchDesign]:
-    """Return the designs at random: every stage stays whole or begins a segment in scaled copies, merged with some that follow or not."""
+    """Draw random designs: every stage stays whole or begins a segment in scaled copies, which may include following stages."""
     rng = np.random.default_rng(seed)
     whole = sum(stage.graph.macs for stage in space.segments)
     designs: dict[tuple[SegmentDesign, ...], None] = {}
@@ -160,16 +160,16 @@ Batches = Sequence[torch.Tensor]
 
 #: Maximum number of measured options of each segment.
 EACH = 4
-#: Maximum number of measured whole designs, and the range of their multiply-accumulates over the original's.
+#: Maximum number of measured whole designs, and the range of their multiply-accumulates relative to the original's.
 DESIGNS, MACS = 8, (0.9, 1.1)
-#: Measured blocks for each replaced segment and for each whole design: a segment takes as long as six to ten blocks, a design as ten to forty.
+#: Number of measured blocks per replaced segment and per whole design; a segment takes as long as six to ten blocks, a design 10 to 40.
 BLOCKS_PER_SEGMENT, BLOCKS_PER_DESIGN = 4, 24
-#: Fewer measurements than this say nothing of a network.
+#: Minimum number of measurements for a prediction.
 FEWEST = 4
-#: Multiply-accumulates of a network times the blocks of it that are measured by default, and their least and greatest number: a minute or two
-#: of two cores. They are counted, not timed, so that fast and slow machines find the same plan.
+#: Default number of measured blocks times the network's multiply-accumulates, and its bounds: one or two minutes on two cores.
+#: The number depends on work, not on time, so that fast and slow machines find the same plan.
 BLOCK_MACS, LEAST_BLOCKS, MOST_BLOCKS = 8e9, 6, 24
-#: Choices on activations take as long again as the fits, and change little: more segments are measured without them.
+#: Choices on activations double the time of fits and change little: without them more segments can be measured.
 QUICK = ChoiceSettings(channels=False, blocks=False, extent=False)
 
 
@@ -177,11 +177,11 @@ QUICK = ChoiceSettings(channels=False, blocks=False, extent=False)
 class SensitivityMeasurements:
     """Measured losses."""
 
-    alone: tuple[Measured, ...]  # The original with one segment replaced, and that calibrated.
+    alone: tuple[Measured, ...]  # The original with one segment replaced and calibrated.
     designs: tuple[Measured, ...]  # Whole designs.
-    seconds: float  # How long that took.
+    seconds: float  # Time of the measurements in seconds.
     complete: bool  # Whether all blocks and all options of segments were measured.
-    #: The original without one block, and the rest of its stage calibrated, by the tensor that the block writes.
+    #: The original without one block, with the remainder of its stage calibrated, by the block's output tensor.
     blocks: dict[str, Measured] = field(default_factory=dict)
 
 
@@ -195,13 +195,13 @@ def measure(
     progress: Progress = silent,
     losses: Losses | None = None,
 ) -> SensitivityMeasurements:
-    """Measure single blocks that are left out, the least important first, single segments, then whole designs.
+    """Measure single removed blocks, the least important first, then single segments, then whole designs.
 
     Args:
-        fitted: Batches of unlabelled images to calibrate with, (n, channels, height, width), where computing is to be done.
-        held_back: Batches of others to compare on, at least one image.
-        count: Number of blocks, at most; those of segments and designs follow from it (`BLOCKS_PER_SEGMENT`, `BLOCKS_PER_DESIGN`).
-        losses: Losses without single blocks, before anything is calibrated; measured on the images if None.
+        fitted: Batches of unlabelled images for calibration, (n, channels, height, width), on the device of the computation.
+        held_back: Batches of other images for comparison, at least one image.
+        count: Maximum number of blocks; it sets the numbers of segments and designs (`BLOCKS_PER_SEGMENT`, `BLOCKS_PER_DESIGN`).
+        losses: Losses without single blocks, before any calibration; measured on the images if None.
     """
     losses = losses or BlockLosses(captured, fitted, progress)
     whole_design = undivided_design(captured)
@@ -232,7 +232,7 @@ def measure(
 
 
 def default_count(graph: OpGraph) -> int:
-    """Return the number of blocks that are measured of a network: fewer of one that computes more."""
+    """Return the default number of measured blocks, which decreases with the network's work."""
     return int(min(max(BLOCK_MACS / graph.macs, LEAST_BLOCKS), MOST_BLOCKS))
 
 
@@ -245,11 +245,11 @@ def measure_design(
     space: DesignSpace,
     choices: ChoiceSettings = ALL_CHOICES,
 ) -> Measured:
-    """Return a whole design, built, calibrated and compared.
+    """Build, calibrate and compare a whole design.
 
     Args:
-        fitted: Batches to calibrate with, where computing is to be done.
-        choices: As of `calibrate`.
+        fitted: Batches for calibration, on the device of the computation.
+        choices: As in `calibrate`.
     """
     model = build(captured, design).to(fitted[0].device)
     calibrate(model, captured, fitted, choices=choices)
@@ -266,7 +266,7 @@ def measure_design(
 
 
 class _Original:
-    """The original, cut at the ends of its stages, with the tensors that arrive at each of them."""
+    """The original, divided at the ends of its stages, with the input tensors of each stage."""
 
     def __init__(self, captured: Captured, space: DesignSpace, fitted: Batches, held_back: Batches) -> None:
         self.captured, self.space = captured, space
@@ -289,7 +289,7 @@ class _Original:
             raise UsageError(one_sided_reason(classes), "give images of several classes, or plan without images")
 
     def replace_segment(self, trial: Trial) -> Measured:
-        """Return the original with one segment replaced by a trial's option, calibrated on the tensors that arrive there."""
+        """Measure the original with one segment replaced by a trial's option, calibrated on the segment's inputs."""
         segment, last = trial.options.segment, trial.first + trial.options.span
         weights = {op.name: self.captured.weights[op.name] for op in segment.graph.ops if op.name in self.captured.weights}
         piece = Captured(segment.graph, weights, self.captured.module)
@@ -314,14 +314,14 @@ def _no_classes(captured: Captured) -> UsageError:
     )
 
 
-#: Maximum numbers of images that segments are calibrated on and compared on: every option of every segment looks at all of them.
+#: Maximum numbers of images for calibration and for comparison; every option of every segment uses all of them.
 FITTED, HELD_BACK = 64, 128
-#: Bytes that all images may take at the ends of the stages.
+#: Maximum size of all images at the ends of the stages, in bytes.
 MOST_BYTES = 1 << 30
 
 
 def plannable(config: PlanConfig) -> bool:
-    """Return whether designs for a request can be chosen by their loss: by the exact search, among scaled copies that keep the backbone's width."""
+    """Return whether a request allows designs chosen by loss: exact search among scaled copies that keep the backbone's width."""
     return config.strategy == "exact" and not config.widens and "stretch" in config.planned_kinds
 
 
@@ -336,12 +336,12 @@ def sensitivity_of(
 ) -> Sensitivity:
     """Measure the loss of a network for single replaced segments, and fit a predictor to it.
 
-    A share of the images is looked at (`FITTED`, `HELD_BACK`, less where they would take much memory), spread over all.
+    Only a share of the images is used (`FITTED`, `HELD_BACK`, fewer if they would need much memory), spread over all.
 
     Args:
-        images: Images to calibrate with and to compare on; synthetic ones fill the former up to `FITTED`.
-        count: As of `measure`; `default_count` if None.
-        losses: As of `measure`.
+        images: Images for calibration and for comparison; synthetic ones fill up the former to `FITTED`.
+        count: As in `measure`; `default_count` if None.
+        losses: As in `measure`.
     """
     if len(captured.graph.inputs) > 1 or len(captured.graph.outputs) > 1:
         raise UsageError(
@@ -375,9 +375,9 @@ def sensitivity_of(
 
 
 def lowest_prediction(least: float, predicted: float, measured: Agreement) -> float:
-    """Return the lowest prediction at which a design may agree as often as asked for, after another one was predicted and measured.
+    """Return the lowest prediction for which a design may reach the requested agreement, given another design's prediction and measurement.
 
-    Predictions for one network are wrong in the same direction: the difference of the logits is taken to stay.
+    Predictions for one network are wrong in the same direction, so the difference of the logits is assumed to be constant.
     """
     assert measured.value is not None
     wanted, expected, seen = logit(np.array([least, predicted, measured.value]), measured.images)
@@ -385,11 +385,11 @@ def lowest_prediction(least: float, predicted: float, measured: Agreement) -> fl
 
 
 def lowest_plausible(sensitivity: Sensitivity, least: float) -> float:
-    """Return the lowest prediction whose 95 % interval reaches an agreement."""
+    """Return the lowest prediction whose 95 % interval contains an agreement."""
     odds = least / max(1 - least, 1e-9) * np.exp(-NORMAL_QUANTILE_95 * sensitivity.spread)
     return float(odds / (1 + odds))
 
 
 def _subset(batches: Sequence[torch.Tensor], count: int) -> list[torch.Tensor]:
-    """At most `count` images, spread over all, in batches as large as before."""
+    """Return at most `count` images, spread evenly, in batches of the same size as before."""
     return list(evenly_spread(torch.cat(list(batches)), count).split(len(batches[0])))

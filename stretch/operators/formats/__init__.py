@@ -1,1 +1,1 @@
-"""Writers of ONNX and TFLite files, node by node; `stretch.operators` has the lowering of each operator."""
+"""Writers of ONNX and TFLite files, node by node; the lowering of each operator is in `stretch.operators`."""

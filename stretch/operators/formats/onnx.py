@@ -1,4 +1,4 @@
-"""Nodes and initialisers of one ONNX graph, collected."""
+"""Collects the nodes and initialisers of one ONNX graph."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -8,14 +8,14 @@ from numpy.typing import NDArray
 
 from predictors.graph import Op
 
-# Operators know how they are written, and are known long before anything is: onnx is imported by then.
+# Only for type hints: this module is imported long before a file is written, and importing onnx takes a while.
 if TYPE_CHECKING:
     import onnx
 
-#: HardSwish needs 14, Gelu 20; what newer ones add we do not use.
+#: HardSwish needs opset 14, Gelu 20; newer features are not used.
 OPSET = 20
 
-#: Arrays by operator and key; those of families are float32.
+#: Arrays by operator and key; those of operator families are float32.
 Arrays = Mapping[str, Mapping[str, NDArray[Any]]]
 
 
@@ -23,8 +23,8 @@ class OnnxWriter:
     """An ONNX graph under construction.
 
     Attributes:
-        nodes: Those written so far, in order.
-        initialisers: Weights and constants that they read.
+        nodes: Nodes so far, in order.
+        initialisers: Weights and constants of the nodes.
     """
 
     def __init__(self, weights: Arrays) -> None:
@@ -34,7 +34,7 @@ class OnnxWriter:
         self._named: set[str] = set()
 
     def weight(self, op: Op, key: str, fill: float | None = None) -> str:
-        """Return the name of an operator's weight, now an initialiser."""
+        """Add an operator's weight as an initialiser, and return its name."""
         value = self.weights.get(op.name, {}).get(key)
         if value is None and fill is not None:
             value = np.full(op.shape[1], fill, np.float32)
@@ -42,35 +42,35 @@ class OnnxWriter:
         return self.constant(f"{op.name}.{key}", np.asarray(value, np.float32))
 
     def per_channel(self, op: Op, key: str) -> str:
-        """Return the name of a weight that has one number a channel, shaped so that it meets the channels of the operator's result."""
+        """Add a weight with one number per channel, shaped to broadcast over the operator's result, and return its name."""
         values = np.asarray(self.weights[op.name][key], np.float32)
         return self.constant(f"{op.name}.{key}", values.reshape(-1, *[1] * (len(op.shape) - 2)))
 
     def typed_weight(self, op: Op, key: str, dtype: str) -> str:
-        """Return the name of a weight in the type that its operator's calls read."""
+        """Add a weight in the data type that its operator's calls read, and return its name."""
         return self.constant(f"{op.name}.{key}", np.asarray(self.weights[op.name][key]).astype(dtype))
 
     def number(self, op: Op, key: str, value: float) -> str:
-        """Return the name of a single real number, called after the operator."""
+        """Add a single real number, named after the operator, and return its name."""
         return self.constant(f"{op.name}.{key}", np.array(value, np.float32))
 
     def indices(self, op: Op, key: str, values: Iterable[int]) -> str:
-        """Return the name of a list of whole numbers, such as sizes or axes, called after the operator."""
+        """Add a list of whole numbers, such as sizes or axes, named after the operator, and return its name."""
         return self.constant(f"{op.name}.{key}", np.array(list(values), np.int64))
 
     def constant(self, name: str, value: NDArray[Any]) -> str:
-        """Add an initialiser; gives its name."""
+        """Add an initialiser, and return its name."""
         from onnx import numpy_helper
 
         self.initialisers.append(numpy_helper.from_array(value, name))
         return name
 
     def node(self, kind: str, op: Op, inputs: Iterable[str], output: str | None = None, **attributes: Any) -> None:
-        """Add a node of an operator.
+        """Add a node for an operator.
 
         Args:
-            kind: Of the node, such as ``Conv``.
-            output: Of its result; the operator's own if None.
+            kind: Type of the node, such as ``Conv``.
+            output: Name of the result; the operator's own if None.
         """
         from onnx import helper
 
@@ -84,7 +84,7 @@ class OnnxWriter:
         """Add nodes that another exporter wrote for an operator.
 
         Args:
-            names: Names of tensors here; every other tensor gets a name within the operator's.
+            names: New names of tensors; every other tensor gets a name within the operator's.
         """
         from onnx import TensorProto, helper
 

@@ -1,4 +1,4 @@
-"""TFLite files, written without a converter: a file put together, and operators of one subgraph as TFLite computes them."""
+"""TFLite files, written without a converter: assembly of a file, and operators of one subgraph as TFLite computes them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,10 +16,10 @@ from scheduler.formats.tflite import OPERATORS, OPTIONS, TFLITE, TYPES, VERSION
 Array = NDArray[Any]
 Table = dict[str, Any]
 
-#: A flatbuffer's offsets have 32 bits with a sign.
+#: Maximum size of a file: offsets in a flatbuffer are signed 32-bit numbers.
 MAX_BYTES = (1 << 31) - (1 << 24)
 
-#: Version of an operator that computes in int8, where it is not 2 (op_version.cc of LiteRT).
+#: Versions of operators in int8, if they are not 2 (op_version.cc of LiteRT).
 INT8_VERSIONS = {"CONV_2D": 3, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 4, "RESHAPE": 1, "HARD_SWISH": 1}
 
 
@@ -27,21 +27,21 @@ INT8_VERSIONS = {"CONV_2D": 3, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 4, "RE
 class SubgraphPiece:
     """One subgraph of a file, under construction."""
 
-    writer: "Writer"  # The file.
-    name: str  # Of the subgraph.
+    writer: "Writer"  # Writer of the file.
+    name: str  # Name of the subgraph.
     tensors: list[Table] = field(default_factory=list)
     operators: list[Table] = field(default_factory=list)
 
     def tensor(self, name: str, shape: Sequence[int], dtype: str, quant: Quant | None = None) -> int:
-        """Add a tensor that an operator, or the caller, writes; gives its index."""
+        """Add a tensor that an operator or the caller writes, and return its index."""
         return self._add(name, shape, dtype, 0, None if quant is None else ([quant.scale], [quant.zero_point], 0))
 
     def constant(self, name: str, value: Array, scales: Sequence[float] = (), axis: int = 0, zero_point: int = 0) -> int:
-        """Add a constant; gives its tensor's index.
+        """Add a constant, and return its tensor's index.
 
         Args:
-            value: float32, float16, int8 or int32.
-            scales: Where it is rounded: one for the whole tensor, or one for each slice along `axis`.
+            value: Values in float32, float16, int8 or int32.
+            scales: Scales of rounded values: one for the whole tensor, or one per slice along `axis`.
         """
         buffer = self.writer.buffer(value)
         return self._add(name, value.shape, str(value.dtype), buffer, (scales, [zero_point] * len(scales), axis) if len(scales) else None)
@@ -57,8 +57,8 @@ class SubgraphPiece:
         """Add an operator.
 
         Args:
-            code: Its name in the schema, such as ``CONV_2D``.
-            version: Of the operator; that of its input's type if None.
+            code: Name of the operator in the schema, such as ``CONV_2D``.
+            version: Version of the operator; by default the version for its input's type.
         """
         if version is None:
             version = INT8_VERSIONS.get(code, 2) if self.tensors[inputs[0]]["type"] == TYPES["int8"] else 1
@@ -82,7 +82,7 @@ class Writer:
         self._metadata: list[Table] = []
 
     def buffer(self, value: Array) -> int:
-        """Add data; gives its index."""
+        """Add data, and return its index."""
         self._bytes += value.nbytes
         need(
             self._bytes <= MAX_BYTES,
@@ -93,14 +93,14 @@ class Writer:
         return len(self._buffers) - 1
 
     def opcode(self, code: str, version: int) -> int:
-        """Return the index of an operator code, added at its first use."""
+        """Return the index of an operator code; it is added at its first use."""
         return self._opcodes.setdefault((code, version), len(self._opcodes))
 
     def add(self, piece: SubgraphPiece, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> None:
-        """Add a finished subgraph and its signature, which is called like it.
+        """Add a finished subgraph, and a signature with the same name.
 
         Args:
-            inputs: Tensor index by the name that the signature gives it.
+            inputs: Tensor index by the input's name in the signature; `outputs` likewise.
         """
         maps = [[{"name": name, "tensor_index": index} for name, index in ends.items()] for ends in (inputs, outputs)]
         self._signatures.append(
@@ -110,13 +110,13 @@ class Writer:
         self._subgraphs.append({"name": piece.name, "tensors": piece.tensors, "operators": piece.operators, **ends})
 
     def metadata(self, name: str, content: bytes) -> None:
-        """Add named bytes that runtimes carry along unread."""
+        """Add named bytes that runtimes do not read."""
         self._metadata.append({"name": name, "buffer": self.buffer(np.frombuffer(content, np.uint8))})
 
     def finish(self) -> bytearray:
-        """Return the file."""
+        """Return the bytes of the file."""
         codes = [
-            # Older runtimes read the first field, which holds 127 at most.
+            # Older runtimes read the first field, whose maximum is 127.
             {"deprecated_builtin_code": min(OPERATORS[code].number, 127), "builtin_code": OPERATORS[code].number, "version": version}
             for code, version in self._opcodes
         ]
@@ -133,31 +133,31 @@ class Writer:
         )
 
 
-# Operators of one subgraph as TFLite computes them: tensors in NHWC, each real or int8, converted where the two meet.
+# Operators of one subgraph as TFLite computes them: tensors in NHWC, each real or int8, with conversions between the two.
 
 
 @dataclass(frozen=True)
 class RoundedWeights:
-    """Weights in int8: real = scale of the output channel · integer."""
+    """Weights in int8: real number = scale of the output channel · integer."""
 
-    values: Array  # int8, output channels first.
-    scales: Array  # One for each output channel, or one for all.
+    values: Array  # Values in int8, output channels first.
+    scales: Array  # One scale per output channel, or one for all.
 
 
 @dataclass
 class SubgraphSource:
-    """One subgraph."""
+    """Source of one subgraph."""
 
-    graph: OpGraph  # Its operators, batch-norms folded where something takes them up.
-    weights: dict[str, dict[str, Array]]  # Float32 by operator and key.
-    scales: dict[str, Quant] = field(default_factory=dict)  # Of tensors that are rounded, by the operator that writes them.
-    integers: dict[str, RoundedWeights] = field(default_factory=dict)  # Weights as they were rounded, by operator.
+    graph: OpGraph  # Operators of the subgraph, with batch norms folded into other operators where possible.
+    weights: dict[str, dict[str, Array]]  # Float32 weights by operator and key.
+    scales: dict[str, Quant] = field(default_factory=dict)  # Scales of rounded tensors, by the operator that writes them.
+    integers: dict[str, RoundedWeights] = field(default_factory=dict)  # Rounded weights by operator.
 
 
-#: Largest int8 of a symmetric scale: −128 stays unused, as TFLite asks of weights.
+#: Largest int8 of a symmetric scale: −128 stays unused, as TFLite requires for weights.
 TOP = 127
 
-#: Scales that TFLite's int8 operators of a known range insist on.
+#: Fixed scales that TFLite's int8 operators of a known range require.
 UNIT = Quant(1 / 256, -128)
 SIGNED_UNIT = Quant(1 / 128, 0)
 
@@ -166,20 +166,20 @@ SIGNED_UNIT = Quant(1 / 128, 0)
 class Value:
     """A tensor of a subgraph."""
 
-    name: str  # The operator that writes it.
-    shape: Shape  # NHWC, or N×C.
-    quant: Quant | None = None  # Its scale where it has one, whether or not it is rounded yet.
-    real: int | None = None  # Index of its float tensor, or None.
-    integer: int | None = None  # Index of its int8 tensor, or None.
+    name: str  # Name of the operator that writes it.
+    shape: Shape  # Shape, NHWC or N×C.
+    quant: Quant | None = None  # Its scale, if it has one, whether or not the tensor is already rounded.
+    real: int | None = None  # Index of its float tensor; None if there is none yet.
+    integer: int | None = None  # Index of its int8 tensor; None if there is none yet.
     nonnegative: bool = False  # Whether no element is below 0.
-    flattened: Shape | None = None  # Height, width and channels, where it is an image whose elements are in NHWC order in one row.
+    flattened: Shape | None = None  # Height, width and channels of an image whose elements are in one row in NHWC order; None otherwise.
 
 
 Operand = Value | Array
 
 
 def to_nhwc(shape: Sequence[int]) -> Shape:
-    """Return a shape of N×C×H×W as N×H×W×C; others stay."""
+    """Return the NHWC form of an NCHW shape; other shapes stay unchanged."""
     return (shape[0], *shape[2:], shape[1]) if len(shape) == 4 else tuple(shape)
 
 
@@ -187,27 +187,27 @@ class SubgraphBuilder:
     """Writes the operators of one subgraph.
 
     Args:
-        scales: Scale of each tensor that is rounded, by operator.
-        half: Whether float weights are stored in half precision and widened when they are read.
+        scales: Scales of rounded tensors, by operator.
+        half: Whether float weights are stored in half precision and widened at run time.
     """
 
     def __init__(self, piece: SubgraphPiece, scales: Mapping[str, Quant], *, half: bool = False) -> None:
         self.piece = piece
         self.scales = scales
         self.half = half
-        #: Whether the operator that is written now computes in int8.
+        #: Whether the operator that is being written computes in int8.
         self.rounded = False
 
     def scale(self, op: Op) -> Quant | None:
-        """Return the scale of an operator's result, where it is written in int8 now."""
+        """Return the scale of an operator's result if it is being written in int8, else None."""
         return self.scales.get(op.name) if self.rounded else None
 
     def input(self, name: str, shape: Shape) -> Value:
-        """Return the float tensor that the caller provides."""
+        """Add a float input of the subgraph."""
         return Value(name, shape, self.scales.get(name), self.piece.tensor(name, shape, "float32"))
 
     def real(self, value: Value) -> int:
-        """Return the index of a value's float tensor, dequantised if need be."""
+        """Return the index of a value's float tensor; dequantise it if necessary."""
         if value.real is None:
             assert value.integer is not None
             value.real = self.piece.tensor(f"{value.name}.real", value.shape, "float32")
@@ -228,7 +228,7 @@ class SubgraphBuilder:
         return value.integer
 
     def constant(self, name: str, value: Array) -> int:
-        """Return the index of a constant tensor of reals, in int8 with one scale where the operator computes in integers."""
+        """Add a constant tensor of reals, in int8 with one scale if the operator computes in int8; return its index."""
         value = np.asarray(value, np.float32)
         if not self.rounded:
             return self.weight(name, value)
@@ -236,7 +236,7 @@ class SubgraphBuilder:
         return self.piece.constant(name, np.clip(np.rint(value / scale), -TOP, TOP).astype(np.int8), [scale])
 
     def weight(self, name: str, value: Array) -> int:
-        """Return the index of a constant float tensor."""
+        """Add a constant float tensor, and return its index."""
         if not self.half or value.size < 2 or np.abs(value).max() > np.finfo(np.float16).max:
             return self.piece.constant(name, value.astype(np.float32))
         index = self.piece.tensor(f"{name}.real", value.shape, "float32")
@@ -244,7 +244,7 @@ class SubgraphBuilder:
         return index
 
     def indices(self, name: str, value: Sequence[int | Sequence[int]] | Array) -> int:
-        """Return the index of a constant tensor of whole numbers, such as a shape or axes."""
+        """Add a constant tensor of whole numbers, such as a shape or axes, and return its index."""
         return self.piece.constant(name, np.asarray(value, np.int32))
 
     def apply(
@@ -257,13 +257,13 @@ class SubgraphBuilder:
         extra: Sequence[int] = (),
         **settings: Any,
     ) -> Value:
-        """Write an operator and give its result.
+        """Write an operator, and return its result.
 
         Args:
-            operands: Its inputs, reals or integers as the operator is; arrays are constants.
-            shape: Of the result; of the first operand if None.
-            quant: Scale of the result, where it is int8.
-            extra: Further tensor indices, such as axes.
+            operands: Inputs, which are converted to reals or int8 as the operator requires; arrays are constants.
+            shape: Shape of the result; that of the first operand if None.
+            quant: Scale of the result if it is int8.
+            extra: Indices of further input tensors, such as axes.
             settings: Entries of the operator's table of settings.
         """
         indices = []
@@ -279,7 +279,7 @@ class SubgraphBuilder:
         return self.write(code, name, [*indices, *extra], shape, quant, **settings)
 
     def write(self, code: str, name: str, indices: Sequence[int], shape: Shape, quant: Quant | None = None, **settings: Any) -> Value:
-        """Write an operator of tensors that exist and give its result, int8 or real as the operator is."""
+        """Write an operator of existing tensors, and return its result, int8 or real as the operator is."""
         if self.rounded:
             assert quant is not None
             index = self.piece.tensor(name, shape, "int8", quant)
@@ -289,20 +289,20 @@ class SubgraphBuilder:
         return Value(name, shape, quant, integer=index) if self.rounded else Value(name, shape, None, real=index)
 
     def add_reshape(self, name: str, value: Value, shape: Shape) -> Value:
-        """Write an operator that gives the elements of a value another shape."""
+        """Write an operator that gives a value another shape."""
         return self.add_move("RESHAPE", name, value, shape, [self.indices(f"{name}.shape", shape)], new_shape=list(shape))
 
     def add_move(self, code: str, name: str, value: Value, shape: Shape, extra: Sequence[int] = (), **settings: Any) -> Value:
-        """Write an operator that only moves or selects elements, whose result has the scale of its input."""
+        """Write an operator that only moves or selects elements, so that its result has the scale of its input."""
         result = self.apply(code, name, [value], shape, value.quant, extra, **settings)
         result.nonnegative = value.nonnegative
         return result
 
 
 def growth(source: SubgraphSource, op: Op, x: Value, result: Quant | None) -> float:
-    """Return how many times larger the integers of a convolution's or matrix's result are than the products they come from.
+    """Return the ratio of the integers of a convolution's or matrix's result to the products that they come from.
 
-    It is below 1 but for a result that is nearly nothing everywhere, such as that of a dead activation.
+    It is above 1 only if the result is almost zero everywhere, as after a dead activation.
     """
     assert x.quant is not None
     assert result is not None
@@ -319,11 +319,11 @@ def matrix(
     channels: int,
     image: tuple[int, ...] | None = None,
 ) -> list[int]:
-    """Return the tensor indices of the input, the weight in `order` and the bias.
+    """Return the tensor indices of the input, of the weight in `order`, and of the bias.
 
     Args:
         order: Axes of the weight in TFLite's order.
-        channels: Axis of the output channels after that.
+        channels: Axis of the output channels in that order.
         image: Height, width and channels of a flattened image that a matrix reads.
     """
     arrays = source.weights[op.name]
@@ -350,13 +350,13 @@ def matrix(
 
 
 def _symmetric(weight: Array) -> RoundedWeights:
-    """Return a weight that was not rounded yet, with a scale for each output channel."""
+    """Round a weight symmetrically, with one scale per output channel."""
     flat = weight.reshape(len(weight), -1).astype(np.float64)
     scales = np.maximum(np.abs(flat).max(axis=1), 1e-9) / TOP
     return RoundedWeights(np.rint(flat / scales[:, None]).astype(np.int8).reshape(weight.shape), scales)
 
 
-# Explicit padding where TFLite knows two rules: SAME and VALID.
+# Explicit padding, where TFLite only knows the rules SAME and VALID.
 
 
 _SAME, _VALID = 0, 1
@@ -364,39 +364,39 @@ _SAME, _VALID = 0, 1
 
 @dataclass(frozen=True)
 class PaddedWindow:
-    """How a window of explicit padding slides in TFLite."""
+    """Position of a window with explicit padding in TFLite."""
 
     padding: int  # ``Padding`` of the schema: 0 is SAME, 1 is VALID.
-    before: tuple[int, int]  # Rows and columns to add above and left beforehand; none for SAME.
-    after: tuple[int, int]  # The same below and right.
+    before: tuple[int, int]  # Rows and columns that are added above and left first; none for SAME.
+    after: tuple[int, int]  # Rows and columns that are added below and right first.
 
     @property
     def explicit(self) -> bool:
-        """Whether an operator of its own has to pad."""
+        """Whether a separate operator must pad."""
         return any((*self.before, *self.after))
 
 
 @dataclass(frozen=True)
 class SameWindows:
-    """Windows of one axis as some of those that SAME gives."""
+    """Windows along one axis, as a subset of the windows of SAME."""
 
-    before: int  # Rows or columns to add before, which none of these windows reads.
-    after: int  # The same behind.
-    first: int  # Number of the first window among those of SAME.
+    before: int  # Rows or columns to add before the image, which none of these windows reads.
+    after: int  # Rows or columns to add after the image.
+    first: int  # Index of the first window among those of SAME.
     count: int  # Number of windows of SAME.
 
 
 def within_same(attrs: Attrs, image: Shape, result: Shape, axis: int) -> SameWindows | None:
-    """Return the windows of an axis as some of SAME's, which know what lies outside of the image; None if they are none of them.
+    """Return the windows of an axis as a subset of SAME's, which know the image's border; None if they are no such subset.
 
     Args:
         attrs: ``kernel``, ``stride``, ``padding`` (top, left, bottom, right).
-        image: N×C×H×W.
+        image: Shape of the image, N×C×H×W.
         axis: 0 for rows, 1 for columns.
     """
     size, result_size = image[axis + 2], result[axis + 2]
     kernel, stride, padding = (ints(attrs, key)[axis] for key in ("kernel", "stride", "padding"))
-    # padding where a window overhangs would count
+    # explicit padding would count in windows that overhang
     paddings = range(kernel + stride)
     ends_inside = (result_size - 1) * stride - padding + kernel <= size
     for before in paddings if padding == 0 else (0,):
@@ -410,15 +410,15 @@ def within_same(attrs: Attrs, image: Shape, result: Shape, axis: int) -> SameWin
 
 
 def window(attrs: Attrs, image: Shape, result: Shape, *, same: bool = True) -> PaddedWindow:
-    """Return the rule that gives the same windows as `attrs`, after explicit padding where neither does.
+    """Return TFLite's padding rule for the same windows as `attrs`, with explicit padding if neither rule gives them.
 
-    SAME pads to ⌈size / stride⌉ windows, the odd row or column below and right:
-    symmetric padding of an even stride is another one. Rows that no window reads
-    are left out, and rows that one reads beyond the padding (``ceil_mode``) are added.
+    SAME pads to ⌈size / stride⌉ windows, with an odd row or column below and right, so that
+    symmetric padding with an even stride differs. Rows that no window reads
+    are left out, and rows that a window reads beyond the padding (``ceil_mode``) are added.
 
     Args:
-        attrs: ``kernel``, ``stride``, ``padding`` (top, left, bottom, right) and maybe ``dilation``.
-        image: N×C×H×W.
+        attrs: ``kernel``, ``stride``, ``padding`` (top, left, bottom, right) and optionally ``dilation``.
+        image: Shape of the image, N×C×H×W.
     """
     kernel, stride, padding = ints(attrs, "kernel"), ints(attrs, "stride"), ints(attrs, "padding")
     dilation = ints(attrs, "dilation") if "dilation" in attrs else (1, 1)
@@ -437,7 +437,7 @@ def window(attrs: Attrs, image: Shape, result: Shape, *, same: bool = True) -> P
 
 
 def pad(b: SubgraphBuilder, op: Op, x: Value, before: tuple[int, int], after: tuple[int, int], value: float = 0.0) -> Value:
-    """Return the rows and columns around an image, of zeros or of one other number; a negative number of them cuts off."""
+    """Pad an image with rows and columns of zeros or of another number; negative widths cut rows and columns off."""
     if min(*before, *after) < 0:
         x = _cut(b, op, x, [max(0, -n) for n in before], [max(0, -n) for n in after])
         before, after = (max(0, before[0]), max(0, before[1])), (max(0, after[0]), max(0, after[1]))
@@ -459,7 +459,7 @@ def pad(b: SubgraphBuilder, op: Op, x: Value, before: tuple[int, int], after: tu
 
 
 def _cut(b: SubgraphBuilder, op: Op, x: Value, before: list[int], after: list[int]) -> Value:
-    """Return an image without some rows and columns at its borders."""
+    """Cut rows and columns off the borders of an image."""
     n, h, w, c = x.shape
     shape = (n, h - before[0] - after[0], w - before[1] - after[1], c)
     name = f"{op.name}.cut"

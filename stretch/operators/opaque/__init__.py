@@ -1,4 +1,4 @@
-"""Operators that no family describes, in torch and ONNX: calls of torch's own operators, and tensors seen in another shape."""
+"""Operators that belong to no family, in torch and ONNX: calls of torch's own operators, and reshaped tensors."""
 
 from math import prod
 
@@ -15,10 +15,10 @@ from stretch.operators.opaque.calls import Calls, CheckedCalls, calls_of, type_o
 
 
 class Opaque(nn.Module):
-    """Computation of calls of torch.
+    """Computes calls of torch.
 
     Attributes:
-        constant_0: The first of the tensors that the calls read in addition to the inputs, a parameter where it is learned;
+        constant_0: The first tensor that the calls read in addition to the inputs, a parameter if it is learned;
             ``constant_1`` the second, and so on.
     """
 
@@ -34,11 +34,11 @@ class Opaque(nn.Module):
                 self.register_buffer(name, empty)
 
     def extra_repr(self) -> str:
-        """Return the operators that it calls."""
+        """Return the names of the called operators."""
         return ", ".join(call.operator for call in self._replay.calls.calls)
 
     def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
-        """Compute the calls, for any multiple of the batch that they were recorded with."""
+        """Compute the calls for any multiple of the batch with which they were recorded."""
         return self._replay.batched(tensors, [getattr(self, name) for name in self._names])
 
 
@@ -53,13 +53,13 @@ def _make(ins: list[Shape], a: Attrs) -> nn.Module:
 def _make_view(ins: list[Shape], a: Attrs) -> nn.Module:
     shape = ints(a, "shape")
     need(len(ins) == 1 and prod(ins[0]) == prod(shape), f"a view of {ins} as {shape} is for predictions only")
-    # whatever the batch
+    # for any batch
     return ComputedModule("view", a, lambda a, x: x.reshape(-1, *shape[1:]) if shape else x.reshape(()))
 
 
 def _onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
     calls = calls_of(op.attrs)
-    # it is written with onnx, which takes a while to import
+    # imported here because onnx takes a while to import
     from stretch.operators.opaque.snippets import snippet_of
 
     snippet = snippet_of(calls, ints(op.attrs, "shape"))

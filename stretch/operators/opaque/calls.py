@@ -1,9 +1,9 @@
-"""Calls of torch's own operators (ATen) as text: what computes an operator that no family describes.
+"""Calls of torch's own operators (ATen) as text, which compute an operator that belongs to no family.
 
-The text may come from a file of anybody's. So only functions of `torch.ops.aten` are
-found, by name and overload, that compute tensors from tensors: none that writes into
-what it reads, draws random numbers or reads anything else; their arguments are
-plain numbers, words and lists; and their results are checked without data before
+The text may come from an untrusted file. Therefore only functions of `torch.ops.aten` are
+allowed, by name and overload, that compute tensors from tensors: none that writes into
+its inputs, draws random numbers or reads anything else. Their arguments are
+plain numbers, strings and lists, and their results are checked without data before
 anything is computed.
 """
 
@@ -21,10 +21,10 @@ from predictors.errors import StretchError, first_line, need
 from predictors.operators.opaque import CALLS
 from predictors.shapes import Attrs, Shape
 
-#: Most calls of one operator.
+#: Maximum number of calls of one operator.
 MOST_CALLS = 16
 
-#: Operators that torch itself writes with an underscore in front and that are safe to call on any tensor.
+#: Operators whose names torch begins with an underscore, and that are safe to call on any tensor.
 _PRIVATE = frozenset(
     {
         *("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "_log_softmax", "_safe_softmax", "_softmax", "_to_copy", "_unsafe_index"),
@@ -33,34 +33,34 @@ _PRIVATE = frozenset(
         *("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_conj", "_weight_norm", "_euclidean_dist", "_cdist_forward"),
     }
 )
-#: Draw random numbers where they have to drop some, which capturing refuses.
+#: Operators that draw random numbers only with dropout, which capturing refuses.
 _DROPPING = frozenset({"scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "rnn_relu"})
-#: Give tensors whose elements nobody wrote, or see memory that is not theirs.
+#: Operators that return uninitialised elements, or access memory that is not theirs.
 _UNWRITTEN = re.compile(r"empty|as_strided|resize|set_|from_|random|dropout|bernoulli|pin_memory|is_shared")
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\.[A-Za-z0-9_]+")
 
 
 class CallTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Facts of a tensor that calls read."""
+    """Facts about a tensor that calls read."""
 
-    dtype: str  # Its type, such as ``float32``.
-    shape: tuple[int, ...]  # Its shape at the batch size of the graph.
-    learned: bool = False  # Whether it is trained.
+    dtype: str  # Data type, such as ``float32``.
+    shape: tuple[int, ...]  # Shape at the batch size of the graph.
+    learned: bool = False  # Whether the tensor is trained.
 
 
 class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One call of torch."""
 
     operator: str  # Name and overload in `torch.ops.aten`, such as ``roll.default``.
-    #: By position. A tensor is ``{"read": i}``, ``{"constant": i}`` or ``{"call": i}``, the result of an earlier call, with ``"result": j``
-    #: where it is another one of several; a type ``{"dtype": "float32"}``, a number that JSON lacks ``{"number": "inf"}``.
+    #: Arguments by position. A tensor is ``{"read": i}``, ``{"constant": i}`` or ``{"call": i}``, the result of an earlier call, with
+    #: ``"result": j`` for another one of several; a type is ``{"dtype": "float32"}``, a number that JSON lacks ``{"number": "inf"}``.
     arguments: tuple[Any, ...]
-    options: dict[str, Any] = {}  # By name.
-    result: int = 0  # Which of several results counts.
+    options: dict[str, Any] = {}  # Arguments by name.
+    result: int = 0  # Index of the used result among several.
 
     def referring(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> "Call":
-        """Return the same call with its tensors, types and numbers that JSON lacks as `change` gives them."""
+        """Return the same call with `change` applied to its references to tensors, types and numbers that JSON lacks."""
         options = {key: _replace_reads(option, change) for key, option in self.options.items()}
         return msgspec.structs.replace(self, arguments=_replace_reads(self.arguments, change), options=options)
 
@@ -70,15 +70,15 @@ class Calls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     reads: tuple[CallTensor, ...]  # Inputs from other operators.
     constants: tuple[CallTensor, ...]  # Other inputs.
-    calls: tuple[Call, ...]  # In order.
+    calls: tuple[Call, ...]  # Calls in order.
 
     def text(self) -> str:
-        """As JSON."""
+        """Return the calls as JSON."""
         return msgspec.json.encode(self).decode()
 
 
 class CheckedCalls:
-    """Calls that were checked, ready to be computed."""
+    """Checked calls, ready to be computed."""
 
     def __init__(self, calls: Calls, shape: Shape) -> None:
         if not 0 < len(calls.calls) <= MOST_CALLS or not calls.reads:
@@ -88,7 +88,7 @@ class CheckedCalls:
         self.dtype = _without_data(self, shape)
 
     def __call__(self, reads: Sequence[torch.Tensor], constants: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the result, for inputs at the batch size of the graph."""
+        """Return the result for inputs at the batch size of the graph."""
         results: list[Any] = []
         values = {"read": reads, "constant": constants, "call": results, "result": [call.result for call in self.calls.calls]}
         for call, operator in zip(self.calls.calls, self._operators, strict=True):
@@ -98,7 +98,7 @@ class CheckedCalls:
         return last
 
     def batched(self, reads: Sequence[torch.Tensor], constants: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the result for several times the graph's batch: every tensor has that many whole ones, one behind the other."""
+        """Return the result for a multiple of the graph's batch; every tensor holds that many whole batches, one after another."""
         times = next((x.shape[0] // spec.shape[0] for x, spec in zip(reads, self.calls.reads, strict=True) if spec.shape), 1)
         if times == 1:
             return self(reads, constants)
@@ -107,7 +107,7 @@ class CheckedCalls:
             mapped: Callable[..., torch.Tensor] = torch.func.vmap(lambda *batch_reads: self(batch_reads, constants))
             result = mapped(*separate)
         except RuntimeError:
-            # torch cannot compute several of everything at once, such as of recurrent layers
+            # torch cannot vectorise all operators, such as recurrent layers
             result = torch.stack([self([x[i] for x in separate], constants) for i in range(times)])
         return result.flatten(0, 1) if result.dim() > 1 else result
 
@@ -119,7 +119,7 @@ def calls_of(attrs: Attrs) -> Calls:
 
 
 def read_calls(text: str) -> Calls:
-    """Return the calls of a text."""
+    """Parse the calls from a text."""
     try:
         return msgspec.json.decode(text, type=Calls)
     except msgspec.MsgspecError as error:
@@ -141,7 +141,7 @@ def find_operator(name: str) -> OpOverload:
 
 
 def computes(operator: OpOverload) -> bool:
-    """Return whether an operator gives tensors that depend on its arguments alone, and changes nothing."""
+    """Return whether an operator returns tensors that depend only on its arguments, and changes nothing."""
     schema = operator._schema
     tensors = [a for a in schema.arguments if "Tensor" in str(a.type)]
     results = bool(schema.returns) and all("Tensor" in str(result_type.type) for result_type in schema.returns)
@@ -151,10 +151,10 @@ def computes(operator: OpOverload) -> bool:
 
 
 def to_builtins(value: Any, tensor: Callable[[Any], dict[str, int] | None]) -> Any:
-    """Return an argument as JSON has it.
+    """Convert an argument to JSON values.
 
     Args:
-        tensor: Gives the tensor that a value represents; None for anything else.
+        tensor: Function that returns the reference to a tensor; None for any other value.
     """
     reference = tensor(value)
     if reference is not None:
@@ -171,7 +171,7 @@ def to_builtins(value: Any, tensor: Callable[[Any], dict[str, int] | None]) -> A
 
 
 def type_of(name: str) -> torch.dtype:
-    """Return a type of torch by its name."""
+    """Return a data type of torch by its name."""
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
         raise StretchError(f"`{name}` is no type of torch")
@@ -199,12 +199,12 @@ def _replace_reads(argument: Any, change: Callable[[dict[str, Any]], dict[str, A
 
 
 def _select_result(result: Any, number: int) -> Any:
-    """Return a result of a call: one of several, or the only one."""
+    """Return one of several results of a call, or the only one."""
     return result if isinstance(result, torch.Tensor) else result[number]
 
 
 def _without_data(replay: CheckedCalls, shape: Shape) -> torch.dtype:
-    """Compute the calls on tensors without data, and give the type of their result."""
+    """Compute the calls on tensors without data, and return the data type of their result."""
     calls = replay.calls
     try:
         with FakeTensorMode(), torch.no_grad():

@@ -1,7 +1,7 @@
-"""The output of torch's own exporter for calls of torch's operators, cut into pieces: one for each operator that has such calls.
+"""The output of torch's ONNX exporter for calls of torch's operators, cut into one piece per operator.
 
-The exporter takes seconds for whatever it is given, so all calls of a graph go
-through it at once, and its output is kept: the files of a bundle have the same.
+The exporter takes seconds for any input, so all calls of a graph go
+through it at once, and its output is cached: the files of a bundle share the same calls.
 """
 
 import contextlib
@@ -29,18 +29,18 @@ from stretch.operators.opaque.calls import Calls, CheckedCalls, type_of
 class Snippet:
     """Nodes that compute one result."""
 
-    inputs: tuple[str, ...]  # Names of their inputs, in the order of the calls: reads, then constants.
-    nodes: tuple[onnx.NodeProto, ...]  # In order.
-    constants: tuple[onnx.TensorProto, ...]  # Initialisers that they read.
+    inputs: tuple[str, ...]  # Names of the inputs in the order of the calls: reads, then constants.
+    nodes: tuple[onnx.NodeProto, ...]  # Nodes in order.
+    constants: tuple[onnx.TensorProto, ...]  # Initialisers of the nodes.
     output: str  # Name of the result.
 
 
-#: By the text of the calls.
+#: Snippets by the text of the calls.
 _CACHE: dict[str, Snippet] = {}
 
 
 def prepare(requests: Iterable[tuple[Calls, Shape]]) -> None:
-    """Export all calls that are not known yet, at once."""
+    """Export all calls that are not cached yet, at once."""
     new = {calls.text(): (calls, shape) for calls, shape in requests if calls.text() not in _CACHE}
     if not new:
         return
@@ -49,7 +49,7 @@ def prepare(requests: Iterable[tuple[Calls, Shape]]) -> None:
     except MissingBackendError:
         raise
     except Exception:
-        # one by one, to find the one
+        # one by one, to find the one that fails
         for text, operator_calls in new.items():
             _CACHE[text] = _single_model(operator_calls)
 
@@ -61,14 +61,14 @@ def snippet_of(calls: Calls, shape: Shape) -> Snippet:
 
 
 class _AllCalls(nn.Module):
-    """Several operators' calls side by side, each with inputs of its own."""
+    """The calls of several operators, each with its own inputs."""
 
     def __init__(self, requests: Sequence[tuple[Calls, Shape]]) -> None:
         super().__init__()
         self._replays = [CheckedCalls(*calls_and_shape) for calls_and_shape in requests]
 
     def forward(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
-        """Return the result of each."""
+        """Return the result of each operator."""
         results, start = [], 0
         for replay in self._replays:
             middle = start + len(replay.calls.reads)
@@ -83,7 +83,7 @@ def _single_model(calls_and_shape: tuple[Calls, Shape]) -> Snippet:
         return _export_onnx([calls_and_shape])[0]
     except Exception as error:
         names = ", ".join(call.operator for call in calls_and_shape[0].calls)
-        # the exporter's own errors name the place of the cause, which is in their causes
+        # the exporter's own errors name only the place; the reason is in their causes
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
@@ -108,7 +108,7 @@ def _export(module: nn.Module, tensors: Sequence[torch.Tensor], names: Sequence[
     except ImportError as error:
         raise MissingBackendError("torch's exporter needs `onnxscript`, which is not installed", install_line("torch")) from error
     before = logging.root.manager.disable
-    # torch's reports of its own work concern nobody here
+    # torch's reports about its own work are of no use here
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
@@ -151,14 +151,14 @@ def _cut(model: onnx.ModelProto, inputs: Sequence[tuple[str, ...]], outputs: Seq
         ordered = [nodes[key] for key in sorted(nodes, key=order.__getitem__)]
         _check(ordered)
         if ordered[-1].output[0] != output:
-            # an operator is called like the first result of its last node
+            # an operator has the name of the first result of its last node
             ordered.append(helper.make_node("Identity", [output], [f"{output}_alone"]))
         snippets.append(Snippet(input_names, tuple(ordered), tuple(read.values()), ordered[-1].output[0]))
     return snippets
 
 
 def _check(nodes: Sequence[onnx.NodeProto]) -> None:
-    """Refuse nodes that cannot be moved into another graph as they are."""
+    """Refuse nodes that cannot be moved unchanged into another graph."""
     need(bool(nodes), "a result does not depend on what is read")
     for node in nodes:
         if node.domain not in ("", "ai.onnx") or any(attribute.HasField("g") for attribute in node.attribute):

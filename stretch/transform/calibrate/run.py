@@ -30,7 +30,7 @@ _TENSORS_PER_IMAGE = 6
 class SegmentError:
     """Difference of a segment's output from the original's: mean squared error over mean square.
 
-    Measured on the images held back for the choice between fits. After a `concat` join: error of the best linear map to the original's backbone.
+    Measured on the images held back for the choice of fits. After a `concat` join: error of the best linear map to the original's backbone.
     """
 
     segment: str  # Name of the segment.
