@@ -78,9 +78,7 @@ class AgreementSums:
     shared: float = 0.0  # Sum of the shares of common classes among the five best.
     wrong: float = 0.0  # Sum of squared errors.
     total: float = 0.0  # Sum of the original's squared outputs.
-    classes: Counter[int] = field(
-        default_factory=Counter
-    )  # Number of images by the original's class; empty without class scores.
+    classes: Counter[int] = field(default_factory=Counter)  # Number of images by the original's class; empty without class scores.
 
     def add(self, outputs: Array, originals: Array) -> None:
         """Count a batch of outputs, (images, …)."""

@@ -1,4 +1,4 @@
-"""The folder of a run: recipe, log and checkpoints, written atomically; tensors as safetensors files, other data as JSON in their header."""
+"""The folder of a run: recipe, log and checkpoints, written atomically; tensors as safetensors files, other data as JSON in their head."""
 
 import contextlib
 import csv

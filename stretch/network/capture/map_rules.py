@@ -223,7 +223,7 @@ _SCORES = "-"
 
 
 def _product(call: AtenCall, scores: Axes | None = None) -> _Product:
-    """Return the matrix product of a call; an operand that is None stands for the scores."""
+    """Return the matrix product of a call; an operand that is None represents the scores."""
     arguments = call.arguments
     pair = list(arguments["tensors"]) if "tensors" in arguments else [arguments["self"], arguments.get("other", arguments.get("mat2"))]
     if scores is not None:

@@ -1,1 +1,1 @@
-"""Verbs on a board, through ssh."""
+"""Verbs that run on a board, through ssh."""

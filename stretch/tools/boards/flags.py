@@ -1,4 +1,4 @@
-"""`--on` and its flags, for verbs that can run on a board."""
+"""The option `--on` and its flags, for verbs that can run on a board."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @extends("run", "profile")
 @dataclass(frozen=True)
 class OnBoard:
-    """A board instead of this machine."""
+    """Options for a board in place of this machine."""
 
     on: Annotated[
         str | None,
@@ -49,7 +49,7 @@ class OnBoard:
         return True
 
     def where(self, *more: str) -> "BoardTarget":
-        """Return the board that the flags name, with extras that a verb needs."""
+        """Return the board in the options, with the extras that a verb needs."""
         from scheduler.tools.boards.board import BoardTarget
         from scheduler.tools.boards.facts import check_host
 
@@ -61,13 +61,13 @@ class OnBoard:
         return BoardTarget(host=check_host(self.on), folder=self.there or "", wheels=self.wheels, extras=extras, config=self.ssh_config)
 
     def run(self, out: Output, bundle: "Bundle", options: "RunOptions") -> None:
-        """Run a bundle there."""
+        """Run a bundle on the board."""
         from stretch.tools.boards.verbs import run_there
 
         run_there(out, self.where(), bundle, options)
 
     def profile(self, out: Output, options: "ProfileOptions") -> None:
-        """Measure its processors."""
+        """Measure the board's processors."""
         from stretch.tools.boards.verbs import measure_there
 
         measure_there(out, self.where("fit"), options)

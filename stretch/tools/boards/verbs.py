@@ -1,4 +1,4 @@
-"""Runs and profiles on a board: done there, copied back and checked like any other file."""
+"""Runs and profiles on a board; their files are copied back and checked like any other file."""
 
 import os
 import tempfile
@@ -51,7 +51,7 @@ def run_there(out: Output, board_target: BoardTarget, bundle: Bundle, options: R
         for flag, path in given_files.items():
             write_whole(path, board.fetch(f"{folder}/{flag}", _MAX_BYTES), "trace")
         answer = replace(answer, bundle=bundle.path, trace=files["trace"], csv=files["csv"], on=board.answer)
-    # the board's own words were passed on already
+    # the board's own messages were already passed on
     out.warnings += answer.warnings
     out.show(answer, lambda answer: run_page(answer, (), None))
 
@@ -78,7 +78,7 @@ def measure_there(out: Output, target: BoardTarget, options: ProfileOptions) -> 
 def profile_there(board: Board, name: str, out: Path, words: Sequence[str], resume: bool, report: Callable[[str], None]) -> dict[str, Any]:
     """Measure on a board and write ``<name>.toml``, ``<name>.fit.json`` and ``<name>.measurements`` here.
 
-    The measurements stay on the board until all are copied, so that an interruption loses nothing.
+    The measurements stay on the board until all are copied, so that no interruption loses them.
     """
     remote, measurements = f"profiles/{name}", f"{name}.measurements"
     files = {path.name: path for path in (out / measurements).iterdir() if path.is_file()} if (out / measurements).is_dir() else {}
@@ -102,7 +102,7 @@ def profile_there(board: Board, name: str, out: Path, words: Sequence[str], resu
             if (out / measurements).exists():
                 os.replace(out / measurements, draft.parent / "old")
             os.replace(draft.parent / measurements, out / measurements)
-            # a profile without fits is valid, one with fits of another profile is not
+            # a profile without fits is valid; a profile with the fits of another one is not
             (out / fit_path(draft).name).unlink(missing_ok=True)
             os.replace(draft, out / draft.name)
             os.replace(fit_path(draft), out / fit_path(draft).name)
@@ -111,7 +111,7 @@ def profile_there(board: Board, name: str, out: Path, words: Sequence[str], resu
 
 
 def flags(quiet: bool, **values: Any) -> list[str]:
-    """Return the arguments of a command line (`values`: values by flag, with `_` for `-`; None and False are omitted, and a list repeats the flag)."""
+    """Return the arguments of a command line (`values`: values by flag, with `_` for `-`; None and False are omitted, lists repeat a flag)."""
     words = ["--quiet"] if quiet else []
     for name, value in values.items():
         flag = f"--{name.replace('_', '-')}"

@@ -1,1 +1,1 @@
-"""Code for the DSPs and NPUs of named chips, by QNN and by LiteRT's compilers."""
+"""Compiled code for the DSPs and NPUs of specific chips, by QNN and by LiteRT's compilers."""

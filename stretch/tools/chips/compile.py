@@ -1,4 +1,4 @@
-"""Bundles with code compiled for named chips: QNN contexts of int8 DSP subgraphs, and LiteRT's compilers of NPU subgraphs."""
+"""Bundles with code compiled for specific chips: QNN contexts of int8 DSP subgraphs, and LiteRT's compiled code of NPU subgraphs."""
 
 import importlib
 import importlib.util
@@ -26,7 +26,7 @@ from scheduler.progress import Progress, silent
 from stretch.export.quantize.replay import Array, Loss, loss, replay, runner
 from stretch.export.staging import WrittenFile, check_target, copy_files, file_entry, stage_folder, write_manifest, written_files
 
-#: Minimum cosine of compiled code with the int8 subgraph on ONNX Runtime.
+#: Minimum cosine similarity of compiled code to the int8 subgraph on ONNX Runtime.
 MIN_COSINE = 0.999
 
 
@@ -35,14 +35,14 @@ class ChipSubgraph(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     chip: str
-    cosine: float  # Of both outputs.
-    snr_db: float  # In decibels.
+    cosine: float  # Cosine similarity of the two outputs.
+    snr_db: float  # Signal-to-noise ratio in decibels.
 
 
 class ChipSignature(ChipSubgraph, frozen=True, kw_only=True):
     """Code of one signature of a TFLite file for one chip, compared with the int8 subgraph."""
 
-    operators: int  # Number of compiled operators: all of the signature.
+    operators: int  # Number of compiled operators: all operators of the signature.
 
 
 class ChipsAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +95,7 @@ def export_contexts(bundle: Bundle, out: Path, chips: Sequence[str], progress: P
 
 
 def _select_subgraphs(bundle: Bundle, chips: Sequence[str], problem: str, options: str) -> list[SubgraphEntry]:
-    """Return the int8 subgraphs on a dsp; refuses chips that are not known, and bundles in which there is `nothing` to compile."""
+    """Return the int8 subgraphs on a dsp; refuse unknown chips, and bundles without such subgraphs."""
     for chip in chips:
         find_chip(chip)
     chosen = [sub for sub in bundle.manifest.subgraphs if sub.processor == "dsp" and sub.precision == "int8"]
@@ -116,7 +116,7 @@ def _tensors(bundle: Bundle) -> dict[str, Array]:
 def _write_answer(
     folder: Path, out: Path, manifest: Manifest, key: str, form: Literal["qnn", "tflite"], codes: Sequence[ChipSubgraph]
 ) -> ChipsAnswer:
-    """Write the manifest of a new bundle, with the comparisons of code in its checks under a key, and give the answer."""
+    """Write the manifest of a new bundle with the comparisons of code as checks under a key, and return the answer."""
     record: dict[str, dict[str, dict[str, float]]] = {}
     for code in codes:
         operators = {"operators": code.operators} if isinstance(code, ChipSignature) else {}
@@ -133,7 +133,7 @@ INSTALL = f"{install_line('litert', 'qnn')}, on Linux x86-64"
 TOOL = "tools/apply_plugin_main"
 PLUGIN = "vendors/qualcomm/compiler/libLiteRtCompilerPlugin_Qualcomm.so"
 
-#: Libraries that the plug-in is linked with and those that they open.
+#: Libraries that the plug-in is linked with, and libraries that these open.
 LIBRARIES = ("libQnnHtp.so", "libQnnIr.so", "libQnnSaver.so", "libQnnSystem.so", "libHtpPrepare.so")
 
 #: A library that the plug-in is linked with but calls only for another kind of processor; missing in `onnxruntime-qnn`.
@@ -153,16 +153,16 @@ class Toolchain:
     tool: Path  # LiteRT's executable.
     plugin: Path  # Its compiler plug-in for Qualcomm.
     libraries: Path  # Folder of Qualcomm's libraries.
-    runtime: Path | None  # Folder of the C++ runtime that those need; None if not needed.
+    runtime: Path | None  # Folder of the C++ runtime that the libraries need; None if not needed.
 
 
 @dataclass(frozen=True)
 class Code:
     """Compiled code of one signature."""
 
-    entry: str  # Name of its entry point.
+    entry: str  # Name of the code's entry point.
     content: bytes  # QNN context binary.
-    operators: int  # Number of compiled operators: all of the signature.
+    operators: int  # Number of compiled operators: all operators of the signature.
 
 
 def find_toolchain() -> Toolchain:
@@ -217,11 +217,11 @@ def compile_signatures(model: Path, signatures: Sequence[str], chip: str, out: P
 
 
 def _sdk(toolchain: Toolchain, folder: Path) -> Path:
-    """Return a folder of links with the names that the plug-in expects."""
+    """Create a folder of links with the names that the plug-in expects, and return it."""
     folder.mkdir()
     for name in LIBRARIES:
         (folder / name).symlink_to(toolchain.libraries / name)
-    # The loader requires it although nothing in it is called: another loaded library replaces it.
+    # The loader requires this library although nothing in it is called, so a link to another library replaces it.
     (folder / UNUSED_LIBRARY).symlink_to(toolchain.libraries / "libQnnSystem.so")
     for file in sorted(toolchain.runtime.iterdir()) if toolchain.runtime else ():
         (folder / file.name).symlink_to(file)
@@ -229,7 +229,7 @@ def _sdk(toolchain: Toolchain, folder: Path) -> Path:
 
 
 def _apply(toolchain: Toolchain, sdk: Path, model: Path, indices: Sequence[int], chip: str, out: Path) -> dict[int, tuple[int, int, int]]:
-    """Run the tool; returns compiled operators, all operators and partitions by subgraph."""
+    """Run the tool; return the numbers of compiled operators, of all operators and of partitions, by subgraph."""
     command = [
         str(toolchain.tool),
         "--cmd=apply",
@@ -267,7 +267,7 @@ def _apply(toolchain: Toolchain, sdk: Path, model: Path, indices: Sequence[int],
 
 
 def partitions(text: str) -> dict[int, tuple[int, int, int]]:
-    """Parse the tool's output: compiled operators, all operators and partitions by subgraph."""
+    """Parse the tool's output: numbers of compiled operators, of all operators and of partitions, by subgraph."""
     return {int(index): (int(chosen), int(total), int(pieces)) for index, chosen, total, pieces in _PARTITIONED.findall(text)}
 
 
@@ -289,7 +289,7 @@ def _signatures(model: Any) -> dict[str, tuple[int, tuple[tuple[bytes | int, int
 
 
 def _code(signature: str, model: Any, content: bytes, operators: int) -> Code:
-    """Return the code of the one operator of a compiled signature, which follows the file's tables."""
+    """Return the code of a compiled signature's only operator, which follows the file's tables."""
     index = next(definition.subgraphIndex for definition in model.signatureDefs if definition.signatureKey.decode() == signature)
     subgraph_operators = model.subgraphs[index].operators
     if len(subgraph_operators) != 1 or model.operatorCodes[subgraph_operators[0].opcodeIndex].customCode != DISPATCH:
@@ -305,7 +305,7 @@ def _code(signature: str, model: Any, content: bytes, operators: int) -> Code:
 # Runs code compiled by LiteRT's tool on the simulator of Qualcomm's DSP: ``python -m stretch.tools.chips.compile``.
 #
 # LiteRT has no dispatcher for a Qualcomm DSP on x86-64. Its code is a QNN
-# context that ONNX Runtime's QNN provider can load, which runs it here. The
+# context, which ONNX Runtime's QNN provider can load and run here. The
 # simulator keeps its first chip for the lifetime of its process,
 # so each chip has a separate process.
 
@@ -315,12 +315,12 @@ class Case:
     """One run of compiled code."""
 
     code: Code
-    x: Array  # Its input, images with channels last.
-    shape: tuple[int, ...]  # Shape of its output, images with channels last.
+    x: Array  # Input of the code, images with channels last.
+    shape: tuple[int, ...]  # Shape of the output, images with channels last.
 
 
 def simulate(cases: Mapping[str, Case], chip: str) -> dict[str, Array]:
-    """Return the outputs of compiled code, each run once."""
+    """Run each piece of compiled code once, and return the outputs."""
     load_library()
     with tempfile.TemporaryDirectory(prefix="nn-stretch-aot.") as folder:
         for number, case in enumerate(cases.values()):
@@ -338,7 +338,7 @@ def simulate(cases: Mapping[str, Case], chip: str) -> dict[str, Array]:
 
 
 def _wrap(case: Case, out: Path) -> None:
-    """Write an ONNX file whose only node is the code."""
+    """Write an ONNX file with the code as its only node."""
     import onnx
     from onnx import TensorProto, helper
 

@@ -1,4 +1,4 @@
-"""Code for the DSPs of chips: of each int8 subgraph (`--as qnn`), or of the signatures of a TFLite file (`--as tflite --aot`)."""
+"""Export of code for the DSPs of chips: per int8 subgraph (`--as qnn`), or for the signatures of a TFLite file (`--as tflite --aot`)."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -13,10 +13,10 @@ class RunnerAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Sources of a C++ program; the fields are the keys of `stretch export --as cpp --json`."""
 
     model: str  # Name of the model.
-    device: str  # Profile that it was planned for.
-    out: str  # The folder.
-    files: list[str]  # Names of what is in it.
-    sha256: str  # Of the TFLite file, the only one that the built program takes.
+    device: str  # Id of the profile for which the model was planned.
+    out: str  # Folder of the sources.
+    files: list[str]  # Names of the files in the folder.
+    sha256: str  # SHA-256 of the TFLite file, the only one that the built program accepts.
     warnings: list[str]  # Warnings for the user.
 
 

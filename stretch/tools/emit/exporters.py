@@ -1,4 +1,4 @@
-"""`stretch export --as code`: a package of torch code, of a bundle or of a model."""
+"""`stretch export --as code`: a package of torch code, from a bundle or a model."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated

@@ -1,4 +1,4 @@
-"""A model or the network of a bundle as a package of plain torch, written in one step and compared with the network."""
+"""Write a model or the network of a bundle as a package of plain torch, in one step, and compare it with the network."""
 
 import dataclasses
 import importlib.util
@@ -40,7 +40,7 @@ from stretch.transform.model import weights_in_parts
 
 
 def returned_code(template: Any, variables: Mapping[str, str]) -> str:
-    """Return the code of a returned structure; dataclasses, which are classes of others, become dictionaries of their fields."""
+    """Return the code of a returned structure; dataclasses, whose classes belong to other packages, become dictionaries of their fields."""
     if isinstance(template, Result):
         result = variables[template.name]
         return result if template.dtype == torch.float32 else f"{result}.to({template.dtype})"
@@ -55,17 +55,17 @@ def returned_code(template: Any, variables: Mapping[str, str]) -> str:
 
 
 def kind_of_returned(template: Any) -> str:
-    """Return the annotation of a function that returns it."""
+    """Return the type annotation of a function that returns a structure."""
     if isinstance(template, Result):
         return "torch.Tensor"
     return "list" if isinstance(template, list) else "tuple" if isinstance(template, tuple) else "dict"
 
 
-#: Calls within calls on one line, and characters of it, at most.
+#: Maximum number of nested calls on one line, and maximum length of the line.
 MAX_NESTED, MAX_LINE = 3, 110
 
 _PLACEHOLDER = re.compile(r"\{(\d+)\}")
-#: Binds less tightly than its surroundings may.
+#: Operators that need brackets within other expressions.
 _LOOSE = re.compile(r" [+*/] ")
 
 
@@ -73,30 +73,30 @@ _LOOSE = re.compile(r" [+*/] ")
 class ClassText:
     """A class as text."""
 
-    name: str  # Of the class.
-    text: str  # The class.
-    attributes: Mapping[str, str]  # Of each operator with weights, the attribute that has them.
-    #: Operators whose tensors are attributes of the class itself, the attribute's name in front of theirs.
+    name: str  # Name of the class.
+    text: str  # Text of the class.
+    attributes: Mapping[str, str]  # Attribute of each operator with weights.
+    #: Operators whose tensors are direct attributes of the class, named by the operator's attribute and the tensor's name.
     loose: frozenset[str] = frozenset()
-    helpers: tuple[type[nn.Module], ...] = ()  # Classes of nn-stretch that it needs.
+    helpers: tuple[type[nn.Module], ...] = ()  # Classes of nn-stretch that the class needs.
 
     def key(self, op: str, weight: str) -> str:
-        """Return the name that a tensor of an operator has in the class's state dict."""
+        """Return the name of an operator's tensor in the class's state dict."""
         return f"{self.attributes[op]}_{weight}" if op in self.loose else f"{self.attributes[op]}.{weight}"
 
 
 def shared_lines(weights: Iterable[Sequence[str]]) -> list[str]:
-    """Return the lines of a constructor that let attributes, such as ``conv1.weight``, be the same tensors; the first of each has it."""
+    """Return the constructor's lines that make attributes, such as ``conv1.weight``, share a tensor with the first one of their group."""
     return [f"self.{other} = self.{first}" for first, *others in weights for other in others]
 
 
 def write_class(name: str, graph: OpGraph, docstring: str, returned: OutputStructure | None = None) -> ClassText:
-    """Return a class that computes a graph: a module for each operator with weights, functions for all others."""
+    """Write a class that computes a graph: a module for each operator with weights, functions for all others."""
     writer = _ClassWriter(graph)
     lines = [f"class {name}(nn.Module):", f'    """{docstring}"""', "", "    def __init__(self) -> None:", "        super().__init__()"]
     lines += [f"        {line}" for line in writer.definitions]
     written = ClassText(name, "", writer.attributes, frozenset(writer.loose), tuple(dict.fromkeys(writer.helpers)))
-    # weights of branches are shared by the whole network
+    # the whole network shares the weights of branches
     shared = [[written.key(*holder) for holder in weight.holders] for weight in shared_weights([graph] if returned else [])]
     lines += [f"        {line}" for line in shared_lines(shared)]
     template = (returned or output_structure(graph)).template
@@ -111,18 +111,18 @@ def write_class(name: str, graph: OpGraph, docstring: str, returned: OutputStruc
 
 @dataclass
 class _Line:
-    """One assignment: a chain of operators, each of which reads the one before alone."""
+    """One assignment: a chain of operators, each of which is the only reader of the one before."""
 
-    result: str  # The operator that it ends with.
+    result: str  # Name of its last operator.
     reads: tuple[str, ...]  # Inputs of its first operator.
-    expression: str  # Its code, with places for what it reads.
-    depth: int = 1  # Operators in it.
+    expression: str  # Code of the chain, with placeholders for its inputs.
+    depth: int = 1  # Number of operators in the chain.
 
 
 class _ClassWriter:
     """Lines of a class's constructor and of its forward.
 
-    A variable is used again once nothing reads it any more, so that tensors go as early as they do in nn-stretch.
+    A variable is reused once no later line reads it, so that tensors are freed as early as in nn-stretch.
     """
 
     def __init__(self, graph: OpGraph) -> None:
@@ -134,11 +134,11 @@ class _ClassWriter:
         self.sources: dict[str, str] = {}
         lines, same = self._lines()
         self.run, variables = self._assignments(lines, [same[output] for output in graph.outputs])
-        #: The variable of each output.
+        #: Variable of each output.
         self.results = {output: variables[same[output]] for output in graph.outputs}
 
     def _lines(self) -> tuple[list[_Line], dict[str, str]]:
-        """Return the assignments in order, and the operator that computes each tensor: those that pass on their input are left out."""
+        """Return the assignments in order, and the operator that computes each tensor; operators that pass on their input are left out."""
         same: dict[str, str] = {}
         readers = self.graph.consumers
         open_ends: dict[str, _Line] = {}
@@ -167,7 +167,7 @@ class _ClassWriter:
         return lines, same
 
     def _add_attribute(self, op: Op, code: OperatorCode) -> str:
-        """Make an operator's own modules and tensors, and return the expressions by which forward finds them."""
+        """Define an operator's modules and tensors, and return the expression by which forward accesses them."""
         self.helpers += code.helpers
         if not code.module and not code.tensors:
             return ""
@@ -185,7 +185,7 @@ class _ClassWriter:
         return f"self.{name}"
 
     def _assignments(self, lines: list[_Line], outputs: list[str]) -> tuple[list[str], dict[str, str]]:
-        """Return the lines of forward, and the variables that are left."""
+        """Return the lines of forward, and the final variables."""
         left: dict[str, int] = {}
         for read in (*(line_read for line in lines for line_read in line.reads), *outputs):
             left[read] = left.get(read, 0) + 1
@@ -207,8 +207,8 @@ class _ClassWriter:
 
 
 def _substitute(outer: str, inner: str) -> str:
-    """Return the one in the place of the other, in brackets where it would fall apart."""
-    # a call has brackets of its own around what it reads first
+    """Insert one expression into another, in brackets if its operators would bind differently."""
+    # a call already has brackets around its first argument
     bare = not re.search(r"\w\(\{0\}", outer)
     return outer.replace("{0}", f"({inner})" if bare and _LOOSE.search(inner) else inner)
 
@@ -218,7 +218,7 @@ def _with_names(expression: str, names: Sequence[str]) -> str:
 
 
 def _free_variable(taken: Iterable[str]) -> str:
-    """Return ``x``, ``y``, ``z``, ``x3`` …: the first name that is free."""
+    """Return the first free name of ``x``, ``y``, ``z``, ``x3`` …."""
     there = set(taken)
     names = ("x", "y", "z", *(f"x{i}" for i in range(3, len(there) + 4)))
     return next(name for name in names if name not in there)
@@ -241,18 +241,18 @@ def share(owner: nn.Module, other: nn.Module) -> None:
 class Sources:
     """A network as code."""
 
-    name: str  # Of its class.
+    name: str  # Name of its class.
     modules: dict[str, str] = field(default_factory=dict)  # Text of each module of the package, by its name.
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)  # Tensors of its state dict.
-    inputs: tuple[tuple[int, ...], ...] = ()  # Shapes of what it reads.
+    inputs: tuple[tuple[int, ...], ...] = ()  # Shapes of its inputs.
 
 
-#: By operator, the classes that have one of its name, each with the attribute in front of theirs.
+#: Classes by the operators that they contain, each with the prefix of its attributes.
 _Places = dict[str, list[tuple[str, ClassText]]]
 
 
 def captured_sources(captured: Captured) -> Sources:
-    """Return a network as it is, as one class."""
+    """Write a captured network as one class."""
     graph = captured.graph
     sources = Sources(class_name(graph.name), inputs=tuple(op.shape for op in graph.inputs))
     written = write_class(sources.name, graph, f"The network {_docstring_name(graph.name)}.", captured.returned)
@@ -263,7 +263,7 @@ def captured_sources(captured: Captured) -> Sources:
 
 
 def branched_sources(original: OpGraph, model: BranchedModel) -> Sources:
-    """Return a branched network: a module a segment, a class a branch."""
+    """Write a branched network, with one module per segment and one class per branch."""
     many = next((verb for verb, ends in (("reads", original.inputs), ("gives", original.outputs)) if len(ends) > 1), None)
     if many:
         raise StretchError(
@@ -303,7 +303,7 @@ def branched_sources(original: OpGraph, model: BranchedModel) -> Sources:
 
 
 def _shared_attributes(weights: Sequence[SharedWeight], places: _Places, tensors: Mapping[str, torch.Tensor]) -> list[list[str]]:
-    """Return the attributes of the network that are the same tensors where its operators share weights: whole ones, or equal parts of a branch."""
+    """Return the groups of network attributes that share one tensor because operators share weights: whole weights, or equal parts."""
     groups: dict[tuple[int, str], list[list[str]]] = {}
     for number, weight in enumerate(weights):
         for prefix, path in [(prefix, f"{prefix}{own.key(op, key)}") for op, key in weight.holders for prefix, own in places.get(op, ())]:
@@ -318,18 +318,18 @@ def _shared_attributes(weights: Sequence[SharedWeight], places: _Places, tensors
 
 
 def _file(segment: str) -> str:
-    """Return the module of a segment; no other module of the package begins so."""
+    """Return the module name of a segment; other modules of the package begin differently."""
     return f"segment_{attribute(segment)}"
 
 
 def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:
-    """Return the parameters and statistics, those included that are parts of another module's."""
+    """Return the parameters and statistics, including those that are parts of another module's."""
     tensors = dict(module.named_parameters()) | dict(module.named_buffers())
     return {key: tensor for key, tensor in tensors.items() if key != "num_batches_tracked"}
 
 
 def _segment_summary(part: SegmentDesign) -> str:
-    """Return the first sentence of a segment's module."""
+    """Return the first sentence of the docstring of a segment's module."""
     branches = (
         "one branch" if len(part.branches) == 1 else f"{len(part.branches)} branches" + (", exact" if join_of(part.join).exact else "")
     )
@@ -337,7 +337,7 @@ def _segment_summary(part: SegmentDesign) -> str:
 
 
 def _segment(part: SegmentDesign, names: list[str], written: list[ClassText], branches: list[ScaledBranch]) -> ClassText:
-    """Return the class that runs a segment's branches and joins what they give."""
+    """Write the class that runs a segment's branches and joins their outputs."""
     attributes = [attribute(name) for name in names]
     lines = [
         f"class {class_name(_file(part.name))}(nn.Module):",
@@ -366,7 +366,7 @@ def _segment(part: SegmentDesign, names: list[str], written: list[ClassText], br
 
 
 def _order_portions(part: SegmentDesign, attributes: list[str], branches: list[ScaledBranch]) -> list[str]:
-    """Return the portions in their order, each on what it reads of the others."""
+    """Return the lines that run the portions in order, each on its inputs from the others."""
     variables = {part.start: "x"}
     lines = []
     for name, branch in zip(attributes, branches, strict=True):
@@ -379,7 +379,7 @@ def _order_portions(part: SegmentDesign, attributes: list[str], branches: list[S
 
 
 def _network(name: str, segments: list[str], original: str, shared: list[list[str]]) -> str:
-    """Return the module of the whole network."""
+    """Write the module of the whole network."""
     lines = ['"""The network."""', "", "import torch", "from torch import nn", ""]
     lines += [f"from .{_file(segment)} import {class_name(_file(segment))}" for segment in segments]
     lines += ["", "", f"class {name}(nn.Module):", f'    """The network {_docstring_name(original)} in branches."""', ""]
@@ -403,7 +403,7 @@ def _imports(written: Iterable[ClassText], *, share: bool) -> str:
 
 
 def _helpers(written: Iterable[ClassText], sources: Sources, *, share: bool) -> str:
-    """Write the module of classes that the network's are made of, where it needs some; gives the line that imports them."""
+    """Write the module of helper classes, if any are needed; return the line that imports them."""
     written = list(written)
     classes = sorted({helper for written_class in written for helper in written_class.helpers}, key=lambda helper: helper.__name__)
     if classes or share:
@@ -423,7 +423,7 @@ def _add_tensors(sources: Sources, written: ClassText, prefix: str, weights: Map
 
 
 def _docstring_name(name: str) -> str:
-    """Return a name in a docstring: letters, digits and a few signs, so that it cannot end it."""
+    """Return a name that is safe in a docstring: letters, digits and a few signs, so that it cannot end the docstring."""
     return "".join(c if c.isalnum() or c in "_-.[]:/ " else "_" for c in name)
 
 
@@ -463,25 +463,25 @@ torch.export.save(torch.export.export(model, example), "{package}.pt2")
 
 
 class EmitAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A package that was written."""
+    """A written package."""
 
-    package: Path  # Its folder.
+    package: Path  # Folder of the package.
     network: str  # Name of the network.
     branched: bool  # Whether it is the network of a bundle.
     files: list[str]  # Names of its files.
-    segments: int  # Of a bundle's network, how many there are.
-    max_error: float  # Largest difference of its outputs from the network's, as a share of the largest output.
+    segments: int  # Number of segments of a bundle's network.
+    max_error: float  # Maximum difference of its outputs from the network's, relative to the largest output.
     warnings: list[str]  # Warnings for the user.
 
 
 def emit(
     source: str, out: str | Path, shape: InputShapes | None = None, *, weights: str = "default", seed: int = 0, trust_code: bool = False
 ) -> EmitAnswer:
-    """Write a model as it is, or the branched network of a bundle, as a Python package without nn-stretch.
+    """Write a model, or the branched network of a bundle, as a Python package without nn-stretch.
 
     Args:
-        shape: Of a model's input, batch first; its usual one if None.
-        weights: Of a model: ``default``, ``none`` or a file.
+        shape: Input shape of a model, batch first; its default one if None.
+        weights: Weights of a model: ``default``, ``none`` or a file.
     """
     folder = Path(out)
     check_folder(folder)
@@ -504,7 +504,7 @@ def emit(
 
 
 def check_folder(out: Path) -> None:
-    """Refuse a folder that the package cannot be written to, before any work is done."""
+    """Refuse a folder that the package cannot be written to, before any work."""
     if not out.name.isidentifier():
         raise UsageError(f"`{out.name}` is no name of a Python package", "name the folder by letters, digits and underscores")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -514,7 +514,7 @@ def check_folder(out: Path) -> None:
 
 
 def write_package(out: Path, sources: Sources, model: nn.Module, docstring: str) -> tuple[list[str], float]:
-    """Write the files, import them, and see that they compute what the network computes."""
+    """Write the files, import them, and check that they compute the same as the network."""
     out = out.absolute()
     try:
         staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
@@ -543,12 +543,12 @@ def _write(folder: Path, package: str, sources: Sources, docstring: str) -> None
 
 
 def _fill_and_compare(folder: Path, sources: Sources, model: nn.Module) -> float:
-    """Fill the network of the package with its weights, write them, and compare."""
+    """Load the weights into the network of the package, write them, and compare the outputs."""
     with _import_package(folder) as package:
         module = getattr(package, sources.name)()
         missing, unexpected = module.load_state_dict(sources.tensors, strict=False)
         state = module.state_dict()
-        # a tensor may be one that another name filled
+        # a tensor may have been loaded under another name
         filled = {(state[name].data_ptr(), state[name].shape) for name in sources.tensors if name in state}
         shared = [name for name in missing if (state[name].data_ptr(), state[name].shape) in filled]
         lacking = [name for name in missing if name not in shared and not name.endswith("num_batches_tracked")]
@@ -570,7 +570,7 @@ def _fill_and_compare(folder: Path, sources: Sources, model: nn.Module) -> float
 
 @contextmanager
 def _import_package(folder: Path) -> Iterator[ModuleType]:
-    """The package of a folder, forgotten afterwards."""
+    """Import the package of a folder, and remove it from the imported modules afterwards."""
     name = f"_nn_stretch_emitted_{folder.name}"
     spec = importlib.util.spec_from_file_location(name, folder / "__init__.py", submodule_search_locations=[str(folder)])
     assert spec is not None

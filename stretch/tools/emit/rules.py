@@ -1,4 +1,4 @@
-"""Python code of operators: functions of torch, modules, and the calls that compute what no family describes."""
+"""Python code of operators: functions of torch, modules, and calls for operators that belong to no family."""
 
 import keyword
 import math
@@ -25,36 +25,36 @@ from stretch.operators.normalisation import ChannelNorm
 from stretch.operators.opaque.calls import calls_of, find_operator, type_of
 from stretch.operators.products import PaddedConv2d
 
-#: Stands in an expression for the attribute that holds the operator's module or tensors.
+#: Placeholder in an expression for the attribute that holds the operator's module or tensors.
 ATTRIBUTE_PLACEHOLDER = "{own}"
 
 
 @dataclass(frozen=True)
 class OperatorCode:
-    """One operator as Python."""
+    """An operator as Python code."""
 
-    expression: str = "{0}"  # Its result. ``{0}`` is the first tensor that it reads, ``{own}`` its attribute of the class.
+    expression: str = "{0}"  # Code of its result. ``{0}`` is its first input, ``{own}`` its attribute of the class.
     module: str = ""  # Expression of its module, such as ``nn.Linear(3, 4)``; empty if it has none.
-    #: Expressions of its learned and constant tensors where it has them without a module, by the key of the operator's weights: whether it is
-    #: learned, and the code of its initial value.
+    #: Learned and constant tensors of an operator without a module, by the keys of its weights: whether the tensor is learned, and the
+    #: code of its initial value.
     tensors: Mapping[str, tuple[bool, str]] = field(default_factory=dict)
-    helpers: tuple[type[nn.Module], ...] = ()  # Classes of nn-stretch that the module is made of, which go into the package.
-    passes: bool = False  # Whether it gives what it reads.
+    helpers: tuple[type[nn.Module], ...] = ()  # Classes of nn-stretch that the module needs, which are copied into the package.
+    passes: bool = False  # Whether the operator returns its input.
 
 
-#: Writes an operator that reads tensors of these shapes.
+#: Function that writes an operator for inputs of these shapes.
 CodeRule = Callable[[Op, list[Shape]], OperatorCode]
 
-#: Rules by the name of the kind; other kinds are what the module of torch that computes them says of itself.
+#: Rules by kind; the code of any other kind is the representation of its torch module.
 codes: Registry[CodeRule] = Registry("operator kind with Python code")
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-#: Words such as modes, and equations of sums: nothing that ends a word of Python or names a tensor.
+#: Strings such as modes and equations of sums, which cannot end a Python string or name a tensor.
 _WORD = re.compile(r"[A-Za-z0-9_ .,:>*-]*")
 
 
 def code_of(op: Op, shapes: list[Shape]) -> OperatorCode:
-    """Return an operator as Python."""
+    """Return an operator as Python code."""
     if op.kind in codes:
         return codes.get(op.kind)(op, shapes)
     module = make_module(op, shapes)
@@ -65,7 +65,7 @@ def code_of(op: Op, shapes: list[Shape]) -> OperatorCode:
 
 
 def literal(value: Any) -> str:
-    """Return a number, truth value, word or tuple of them as Python code; what a file states becomes nothing else."""
+    """Return a number, truth value, string or tuple of them as Python code; any other content of a file is refused."""
     if isinstance(value, bool | int) or value is None or (isinstance(value, str) and _WORD.fullmatch(value)):
         return repr(value)
     if isinstance(value, float):
@@ -76,7 +76,7 @@ def literal(value: Any) -> str:
 
 
 def sequence_code(value: tuple[Any, ...] | list[Any], elements: Iterable[str]) -> str:
-    """Return a tuple or list of elements that are code already."""
+    """Return the code of a tuple or list from the code of its elements."""
     elements_text = ", ".join(elements)
     return f"[{elements_text}]" if isinstance(value, list) else f"({elements_text},)" if len(value) == 1 else f"({elements_text})"
 
@@ -88,7 +88,7 @@ def call(name: str, *arguments: Any, **settings: Any) -> str:
 
 
 def attribute(name: str) -> str:
-    """Return a name that a module may have as an attribute: letters, digits and underscores, and nothing that Python or torch uses."""
+    """Return a valid attribute name for a module: letters, digits and underscores, but no name that Python or torch uses."""
     safe = re.sub(r"[^A-Za-z0-9_]", "_", name) or "_"
     if not _NAME.fullmatch(safe):
         safe = f"_{safe}"
@@ -96,7 +96,7 @@ def attribute(name: str) -> str:
 
 
 def class_name(name: str) -> str:
-    """Return a name of a class: words of the name, each with a capital letter."""
+    """Return a class name: the parts of the name, each with a capital letter."""
     words = re.findall(r"[A-Za-z0-9]+", name)
     name_of_class = "".join(word[0].upper() + word[1:] for word in words) or "Network"
     return name_of_class if name_of_class[0].isalpha() else f"Network{name_of_class}"
@@ -106,32 +106,32 @@ _APPLY_TEMPLATE = f"{ATTRIBUTE_PLACEHOLDER}({{0}})"
 
 
 def _function_rule(function: str, *arguments: Any, **settings: Any) -> OperatorCode:
-    """Return a function of the one tensor that it reads, with literal settings; those that are None are left out."""
+    """Return a function of its only input, with literal settings; those that are None are left out."""
     code = call(function, *arguments, **{key: value for key, value in settings.items() if value is not None})
     return OperatorCode(code.replace("(", "({0}" + (", " if not code.endswith("()") else ""), 1))
 
 
 def _module(kind: type[torch.nn.Module], *arguments: Any, **settings: Any) -> OperatorCode:
-    """Return a module of nn-stretch that reads one tensor."""
+    """Return a module of nn-stretch with one input."""
     return OperatorCode(_APPLY_TEMPLATE, call(kind.__name__, *arguments, **settings), helpers=(kind,))
 
 
 def _single_number(sizes: tuple[int, ...]) -> int | tuple[int, ...]:
-    """Return one number where all are the same, as people write it."""
+    """Return one number if all are equal, as people write it."""
     return sizes[0] if len(set(sizes)) == 1 else sizes
 
 
 def _all_inputs(shapes: list[Shape]) -> list[str]:
-    """Return every tensor that is read."""
+    """Return the placeholders of all inputs."""
     return [f"{{{i}}}" for i in range(len(shapes))]
 
 
 def _global_pool(function: str, op: Op) -> OperatorCode:
-    """Return a mean or maximum over all pixels."""
+    """Return the code of a mean or maximum over all pixels."""
     return OperatorCode(f"{function}({{0}}, 1)" if op.attrs["keepdims"] else f"{function}({{0}}, 1).flatten(1)")
 
 
-#: Kinds without settings.
+#: Code of kinds without settings.
 _UNARY = {
     "relu": "F.relu({0})",
     "relu6": "F.relu6({0})",
@@ -202,7 +202,7 @@ def _window(op: Op) -> dict[str, Any]:
 
 
 def _sides(op: Op) -> tuple[int, int, int, int]:
-    """Return the left, right, top, bottom, in the order of `F.pad`."""
+    """Return the left, right, top and bottom padding, in the order of `F.pad`."""
     top, left, bottom, right = ints(op.attrs, "padding")
     return left, right, top, bottom
 
@@ -234,7 +234,7 @@ def _avg_pool(op: Op, shapes: list[Shape]) -> OperatorCode:
 
 
 def _cut(op: Op, pooled: str) -> OperatorCode:
-    """Return the without windows that torch adds because what was padded beforehand counts as image."""
+    """Cut off the windows that torch adds because explicit padding counts as image."""
     return OperatorCode(f"{pooled}[..., : {op.shape[2]}, : {op.shape[3]}]")
 
 
@@ -292,19 +292,19 @@ def _attention(op: Op, shapes: list[Shape]) -> OperatorCode:
 
 
 def zeros(shape: Shape, dtype: torch.dtype) -> str:
-    """Return the initial value of a tensor that the package's file of weights fills."""
+    """Return the code of a tensor's initial value, which the package's file of weights replaces."""
     return f"torch.zeros({tuple(shape)!r})" if dtype == torch.float32 else f"torch.zeros({tuple(shape)!r}, dtype={dtype})"
 
 
 @codes.register("opaque")
 def _opaque(op: Op, shapes: list[Shape]) -> OperatorCode:
-    """Return the last call, with those that it reads inside of it; one that several read has a name from the first on."""
+    """Return the last call with earlier calls inserted; a call with several readers gets a name at its first use."""
     calls = calls_of(op.attrs)
     tensors = {f"constant_{i}": (spec.learned, zeros(spec.shape, type_of(spec.dtype))) for i, spec in enumerate(calls.constants)}
     read = Counter(call.get("call", -1) for step in calls.calls for call in _references((*step.arguments, *step.options.values())))
     expressions = _Expressions(read, [step.result for step in calls.calls])
     for step in calls.calls:
-        # it names a function of torch that was checked, and nothing else
+        # the name is a checked function of torch
         expressions.several.append(len(find_operator(step.operator)._schema.returns) > 1)
         if strange := [name for name in step.options if not name.isidentifier()]:
             raise StretchError(f"`{strange[0]}` is no argument of a function")
@@ -318,13 +318,13 @@ def _opaque(op: Op, shapes: list[Shape]) -> OperatorCode:
 class _Expressions:
     """Calls as code."""
 
-    read: Counter[int]  # How often each is read.
-    results: Sequence[int]  # Index of the result that counts, by default.
-    texts: list[str] = field(default_factory=list)  # Their code, or the name that one has.
-    several: list[bool] = field(default_factory=list)  # Whether each gives several results.
+    read: Counter[int]  # Number of readers of each call.
+    results: Sequence[int]  # Index of each call's default result.
+    texts: list[str] = field(default_factory=list)  # Code of each call, or the name that it has.
+    several: list[bool] = field(default_factory=list)  # Whether each call returns several results.
 
     def of(self, number: int, result: int) -> str:
-        """Return the code of a result."""
+        """Return the code of a call's result."""
         text = self.texts[number]
         if self.read[number] > 1 and "(" in text:
             self.texts[number] = f"parts{number}"
@@ -333,7 +333,7 @@ class _Expressions:
 
 
 def _references(values: Sequence[Any]) -> Iterator[dict[str, Any]]:
-    """Yield the tensors that arguments read, at any depth."""
+    """Yield the references to tensors in arguments, at any depth."""
     for value in values:
         if isinstance(value, dict):
             yield value

@@ -1,1 +1,1 @@
-"""Where a runtime puts the operators of a file that nn-stretch did not write."""
+"""Placement of the operators of a foreign file by a runtime."""

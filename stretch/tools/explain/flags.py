@@ -1,4 +1,4 @@
-"""`stretch explain --runtime`: where a runtime puts the operators of a file."""
+"""`stretch explain --runtime`: placement of the operators of a file by a runtime."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ def _complete_runtime(start: str) -> list[str]:
 @extends("explain")
 @dataclass(frozen=True)
 class FileExplanation:
-    """A file on a runtime instead of a bundle."""
+    """Options for a file on a runtime in place of a bundle."""
 
     runtime: Annotated[
         str | None,
@@ -36,13 +36,13 @@ class FileExplanation:
     ] = None
 
     def asked(self) -> bool:
-        """Return whether a runtime is named."""
+        """Return whether the options name a runtime."""
         if self.runtime is None and self.fix is not None:
             raise UsageError("--fix changes a file for a runtime, but no runtime is named", "add --runtime onnxruntime, or another")
         return self.runtime is not None
 
     def explain(self, out: Output, file: str, device: str | None, mapping: Mapping[str, str]) -> None:
-        """Ask the runtime, and try what changes of the file would help."""
+        """Get the placement from the runtime, and try changes of the file that may improve it."""
         from scheduler.tools.explain import explain_file, fix_file
         from stretch.tools.explain.report import runtime_page
 

@@ -5,7 +5,7 @@ from stretch.report.html.page import Grid, Page, Section
 
 
 def runtime_page(explanation: RuntimeExplanation) -> Page:
-    """Return the report of a file on a runtime: the counts, the first unsupported operator, what helps, and a row for each operator."""
+    """Return the report of a file on a runtime: the counts, the first unsupported operator, possible fixes, and one row per operator."""
     causes = {obstacle.operator: obstacle.cause for obstacle in explanation.obstacles}
     rows = []
     for op in explanation.operators:
@@ -24,7 +24,7 @@ def runtime_page(explanation: RuntimeExplanation) -> Page:
 
 
 def runtime_lines(explanation: RuntimeExplanation) -> list[str]:
-    """Return the counts, the first unsupported operator and the fix, a line each."""
+    """Return the counts, the first unsupported operator and the fix, one per line."""
     on, answered = sum(op.taken is True for op in explanation.operators), sum(op.taken is not None for op in explanation.operators)
     share = "" if explanation.share is None else f", {100 * explanation.share:.0f} % of the MACs"
     parts = "partition" if explanation.partitions == 1 else "partitions"

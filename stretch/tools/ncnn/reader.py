@@ -1,7 +1,7 @@
-"""ncnn's ``.param`` files as operator graphs: what each layer computes, with the shapes of everything.
+"""ncnn's ``.param`` files as operator graphs, with the operators of each layer and all shapes.
 
-A layer that is not known becomes an opaque operator of the shape that the file
-states for it, or of its input's, so that whatever ncnn runs can be predicted.
+An unknown layer becomes an opaque operator with the shape that the file
+states, or that of its input, so that any network of ncnn can be predicted.
 """
 
 import operator
@@ -26,10 +26,10 @@ MAGIC = "7767517"
 
 _PARAMETER = re.compile(r"-?\d+=.*")
 
-#: Parameter ids from here downwards hold lists.
+#: Parameter ids from here downwards are lists.
 _LISTS = -23300
 
-#: Parameter that states the shapes of a layer's outputs.
+#: Id of the parameter with the shapes of a layer's outputs.
 _HINTS = -23330
 
 MAX_LAYERS = 20_000
@@ -42,22 +42,22 @@ class NcnnLayer:
     """One line of a param file."""
 
     kind: str  # ncnn's name of the layer, such as ``Convolution``.
-    name: str  # Its name.
-    inputs: tuple[str, ...]  # Blobs that it reads.
-    outputs: tuple[str, ...]  # Blobs that it writes.
-    params: dict[int, Number | tuple[Number, ...]] = field(default_factory=dict)  # Its parameters by id, as far as they are given.
-    shapes: tuple[Shape, ...] = ()  # Of the outputs, batch first, as the file states them; empty if it does not.
-    line: int = 0  # In the file, from 1.
+    name: str  # Name of the layer.
+    inputs: tuple[str, ...]  # Names of its input blobs.
+    outputs: tuple[str, ...]  # Names of its output blobs.
+    params: dict[int, Number | tuple[Number, ...]] = field(default_factory=dict)  # Parameters by id; missing ones have defaults.
+    shapes: tuple[Shape, ...] = ()  # Shapes of the outputs, batch first, as the file states them; empty if it does not.
+    line: int = 0  # Line number in the file, from 1.
 
     def integer(self, key: int, default: int) -> int:
-        """Return the parameter `key` as a whole number."""
+        """Return parameter `key` as a whole number."""
         value = self.params.get(key, default)
         if isinstance(value, tuple):
             raise StretchError(f"parameter {key} of layer `{self.name}` (line {self.line}) is a list, not a number")
         return int(value)
 
     def integers(self, key: int) -> tuple[int, ...]:
-        """Return the parameter `key` as a list of whole numbers; empty if it is not given."""
+        """Return parameter `key` as a list of whole numbers; empty if it is missing."""
         value = self.params.get(key, ())
         return tuple(int(number) for number in value) if isinstance(value, tuple) else (int(value),)
 
@@ -76,7 +76,7 @@ def parse_layers(text: str, noun: str) -> list[NcnnLayer]:
     need(stated <= MAX_LAYERS, f"{noun} has {stated} layers, the limit is {MAX_LAYERS}")
     written = [(number, parts) for number, parts in enumerate(lines[2:], start=3) if parts]
     need(len(written) >= stated, f"{noun} is damaged: it has {len(written)} layers, line 2 states {stated}")
-    # ncnn itself reads no more than are stated
+    # ncnn itself reads only the stated number of layers
     return [_layer(parts, number, noun) for number, parts in written[:stated]]
 
 
@@ -97,14 +97,14 @@ def _layer(parts: list[str], number: int, noun: str) -> NcnnLayer:
 
 
 def _check_blobs(rest: list[str], reads: int, writes: int) -> None:
-    """Refuse a line whose number of blobs differs from the stated one: parameters, `id=value`, follow the blobs."""
+    """Refuse a line with a wrong number of blobs; parameters, `id=value`, follow the blobs."""
     blobs = sum(1 for word in rest if not _PARAMETER.fullmatch(word))
     if reads < 0 or writes < 0 or blobs != reads + writes:
         raise ValueError(f"it states {reads} and {writes} blobs and has {blobs}")
 
 
 def _parameter(key: int, value: str) -> tuple[int, Number | tuple[Number, ...]]:
-    """Return the id and value; a list has its length before its items, and an id counted down from −23300."""
+    """Return the id and value; a list has its length before its items, and its id is counted down from −23300."""
     if key > _LISTS:
         return key, _number(value)
     count, *items = value.split(",")
@@ -121,7 +121,7 @@ def _number(text: str) -> Number:
 
 
 def _hinted(hints: tuple[Number, ...]) -> tuple[Shape, ...]:
-    """Return the shapes from quadruples of rank, width, height, channels."""
+    """Return the shapes from quadruples of rank, width, height and channels."""
     shapes = []
     for start in range(0, len(hints) - 3, 4):
         rank, w, h, c = (int(hint) for hint in hints[start : start + 4])
@@ -129,7 +129,7 @@ def _hinted(hints: tuple[Number, ...]) -> tuple[Shape, ...]:
     return tuple(shapes) if all(shapes) else ()
 
 
-#: Padding that ncnn computes so that ⌈size / stride⌉ pixels come out; the second puts the odd one first.
+#: Codes of automatic padding for ⌈size / stride⌉ output pixels; the second code puts an odd pixel first.
 _SAME = (-233, -234)
 
 
@@ -137,22 +137,22 @@ _SAME = (-233, -234)
 class Blob:
     """A tensor between layers."""
 
-    op: str  # Name of the operator that computes it; empty for one that is stored in the file.
-    shape: Shape  # Batch first; N×C×H×W, N×H×W or N×W.
+    op: str  # Name of the operator that computes it; empty for a tensor stored in the file.
+    shape: Shape  # Shape, batch first: N×C×H×W, N×H×W or N×W.
 
 
 @dataclass(frozen=True)
 class NcnnStep:
     """One operator of a layer."""
 
-    kind: str  # Its kind.
+    kind: str  # Kind of the operator.
     attrs: dict[str, Attr]  # Attributes that the kind needs.
-    #: Its input; None for the layer's input or, if it is not the layer's first, for the one before it. A blob without operator and
-    #: shape replaces the one before it.
+    #: Inputs. None for the layer's inputs or, after the layer's first operator, for the operator before it. A blob without operator and
+    #: shape also means the operator before it.
     reads: tuple[Blob, ...] | None = None
 
 
-#: For each output its operators, or the blob that it is.
+#: Function that returns for each output its operators, or a blob that is passed on.
 Rule = Callable[[NcnnLayer, list[Blob]], Sequence[Sequence[NcnnStep] | Blob]]
 
 BEFORE = Blob("", ())
@@ -162,20 +162,20 @@ _add = LAYERS.add
 
 
 def stated(shape: Shape, kernel: str, variant: str, work: tuple[int, int, int, int, int] | None = None, weights: int = 0) -> NcnnStep:
-    """Return an opaque operator; without `work`, an elementwise one."""
+    """Return an opaque operator; elementwise without `work`."""
     channels = shape[1] if len(shape) in (2, 4) else shape[-1]
     return NcnnStep("opaque", attributes(shape, kernel, variant, work or (1, 1, channels, 1, prod(shape) // channels), weights))
 
 
 def opaque(layer: NcnnLayer, reads: list[Blob]) -> list[NcnnStep]:
-    """Return an operator for each output of a layer that is not known, or not in this form."""
+    """Return one opaque operator per output of an unknown layer, or of a layer in an unknown form."""
     usual = next((blob.shape for blob in reads if blob.op), (1, 1))
     shapes = layer.shapes or tuple(usual for _ in layer.outputs)
     return [stated(shape, "elementwise", layer.kind.lower()) for shape in shapes]
 
 
 def _activation(layer: NcnnLayer) -> list[NcnnStep]:
-    """Return the operator that a layer applies to its own result."""
+    """Return the operators of the activation that a layer applies to its result."""
     values, code = layer.params.get(10, ()), layer.integer(9, 0)
     numbers = [float(value) for value in (values if isinstance(values, tuple) else (values,))]
     if code not in range(7):
@@ -191,7 +191,7 @@ def _clip(low: float, high: float) -> NcnnStep:
 
 
 def _window(layer: NcnnLayer, image: Shape) -> dict[str, Attr]:
-    """Return the window, stride, dilation and padding of a convolution."""
+    """Return the kernel, stride, dilation and padding of a convolution."""
     kw, dw, sw = layer.integer(1, 0), layer.integer(2, 1), layer.integer(3, 1)
     kh, dh, sh = layer.integer(11, kw), layer.integer(12, dw), layer.integer(13, sw)
     left = layer.integer(4, 0)
@@ -257,7 +257,7 @@ def _inner_product(layer: NcnnLayer, reads: list[Blob]) -> list[list[NcnnStep]]:
 
 @_add("Gemm")
 def _gemm(layer: NcnnLayer, reads: list[Blob]) -> list[list[NcnnStep]]:
-    """Return a product with a stored matrix is a linear layer; one of two tensors has no weights."""
+    """Convert a product with a stored matrix to a linear layer, and a product of two tensors to one without weights."""
     m, n, k = (layer.integer(key, 0) for key in (7, 8, 9))
     if layer.integer(5, 0) and len(reads) == 1:
         return [[NcnnStep("linear", {"out_features": n, "bias": bool(layer.integer(6, 0))})]]
@@ -269,7 +269,7 @@ def _gemm(layer: NcnnLayer, reads: list[Blob]) -> list[list[NcnnStep]]:
 
 @_add("MultiHeadAttention")
 def _attention(layer: NcnnLayer, reads: list[Blob]) -> list[list[NcnnStep]]:
-    """Return three projections, a product, a softmax, a second product and the last projection."""
+    """Convert attention to three projections, a product, a softmax, a second product and the last projection."""
     width, heads = layer.integer(0, 0), layer.integer(1, 1)
     query, key, value = (*reads, *[reads[-1]] * 2)[:3]
     left, right = query.shape[1], key.shape[1]
@@ -408,7 +408,7 @@ def _padding(layer: NcnnLayer, reads: list[Blob]) -> list[Sequence[NcnnStep] | B
 
 @_add("Reshape")
 def _reshape(layer: NcnnLayer, reads: list[Blob]) -> list[list[NcnnStep]]:
-    """Return the width, height and channels; −1 is what is left, 0 what it reads."""
+    """Convert a reshape from width, height and channels; −1 is the remaining size, 0 the input's size."""
     shape = reads[0].shape
     sizes = [layer.integer(key, -233) for key in (2, 1, 0)]
     requested = [size for size in sizes if size != -233]
@@ -420,7 +420,7 @@ def _reshape(layer: NcnnLayer, reads: list[Blob]) -> list[list[NcnnStep]]:
     return [[NcnnStep("view", {"shape": out})]]
 
 
-#: Order of channels, height and width by ncnn's number of it, for tensors of three and of two axes.
+#: Order of channels, height and width by ncnn's code, for tensors of three and of two axes.
 _ORDERS = {3: ((0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)), 2: ((0, 1), (1, 0))}
 
 
@@ -437,16 +437,16 @@ MAX_BYTES = 8 << 20
 
 
 def read_ncnn(path: str | Path, input_shape: InputShapes | None = None) -> OpGraph:
-    """Return the operator graph of an ncnn network.
+    """Load the operator graph of an ncnn network.
 
     Args:
-        path: Of the text file ``NAME.param``.
-        input_shape: Batch 1, channels, height, width; what the file states if None.
+        path: Path of the text file ``NAME.param``.
+        input_shape: Batch 1, channels, height, width; the size in the file if None.
 
     Raises:
-        UsageError: If shapes are given by name, or of several inputs.
+        UsageError: If shapes are given by name, or for several inputs.
         StretchError: If the file cannot be read, is damaged, states no size of its input and none is
-            given, or has a layer that does not fit what it reads; names the line.
+            given, or has a layer that does not fit its input; the message has the line.
     """
     path = Path(path)
     sizes = tuple(operator.index(size) for size in input_shape or () if isinstance(size, SupportsIndex))
@@ -463,8 +463,8 @@ class NcnnLowering:
     """Lowers the layers of one file.
 
     Args:
-        layers: In the file's order.
-        path: Of the file.
+        layers: Layers in the file's order.
+        path: Path of the file.
     """
 
     def __init__(self, layers: list[NcnnLayer], path: Path) -> None:
@@ -474,7 +474,7 @@ class NcnnLowering:
         self._read: set[str] = set()
 
     def graph(self, input_shape: Shape | None) -> OpGraph:
-        """Return the operator graph; of several outputs one operator that reads them all."""
+        """Return the operator graph; several outputs get one more operator that reads them all."""
         for layer in self._layers:
             if layer.kind == "Input":
                 self._input(layer, input_shape)
@@ -521,7 +521,7 @@ class NcnnLowering:
             raise self._fault(layer, f"it does not fit what it reads ({error})") from error
 
     def _emit(self, layer: NcnnLayer, steps: "Sequence[NcnnStep] | Blob", reads: list[Blob], number: int) -> Blob:
-        """Return the operators in a chain: the first reads what the layer reads, unless a step says otherwise."""
+        """Add operators in a chain and return its result; the first reads the layer's inputs, unless a step states other ones."""
         if isinstance(steps, Blob):
             return steps
         last = Blob("", ())

@@ -1,4 +1,4 @@
-"""A phone on the computer, through adb."""
+"""Measurements on a phone that is connected to the computer, through adb."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-#: Remark on every result and every page about phones.
+#: Warning on every result and every page about phones.
 UNTESTED = "the way over adb was not tried on a phone yet: compare its first times with those of another tool"
 
 
@@ -33,7 +33,7 @@ class PhoneRequest:
     ] = None
     core_set: Annotated[str | None, typer.Option(help="With --adb: core set of the phone's CPU, as its profile names it.")] = None
     cores: Annotated[str | None, typer.Option(help="With --adb: numbers of these cores, such as 4-6. Default: any.")] = None
-    runs: int = 50  # Measured runs.
-    warmup: int = 5  # Runs before them.
-    limit: float = 600.0  # Seconds that a call of `adb` may take.
+    runs: int = 50  # Number of measured runs.
+    warmup: int = 5  # Number of warm-up runs.
+    limit: float = 600.0  # Timeout of a call of `adb` in seconds.
     trace: Path | None = None  # File for the timeline of the branches; None for none.

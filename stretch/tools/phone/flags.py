@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from scheduler.bundle.load import Bundle
     from stretch.cli.run import RunOptions
 
-#: Parameters of a run on a phone alone, and of one here or on a board alone.
+#: Options only for runs on a phone, and options only for runs on this machine or a board.
 PHONE = "serial benchmark runner libraries measurements profile core_set cores"
 COMPUTER = "mapping processors priority dsp_code in_flight recommended table html on there wheels extras ssh_config"
 
@@ -21,12 +21,12 @@ COMPUTER = "mapping processors priority dsp_code in_flight recommended table htm
 @extends("run")
 @dataclass(frozen=True)
 class OnPhone(PhoneRequest):
-    """A phone instead of this machine."""
+    """Options for a phone in place of this machine."""
 
     adb: Annotated[bool, typer.Option("--adb", help="Run on a phone through the `adb` program; not tested on a real phone yet.")] = False
 
     def asked(self) -> bool:
-        """Return whether a phone is to be used."""
+        """Return whether the options name a phone."""
         if self.adb:
             no_flags("--adb", COMPUTER)
         else:
@@ -34,7 +34,7 @@ class OnPhone(PhoneRequest):
         return self.adb
 
     def run(self, out: Output, bundle: "Bundle", options: "RunOptions") -> None:
-        """Run a bundle there."""
+        """Run a bundle on the phone."""
         from scheduler.checks.verify import random_input
         from scheduler.formats.npy import read_npy
         from stretch.tools.phone.measure import measure

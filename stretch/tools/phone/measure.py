@@ -1,4 +1,4 @@
-"""A bundle on a phone: every signature on every processor, then all branches at once."""
+"""Measure a bundle on a phone: every signature on every processor, then all branches at the same time."""
 
 import contextlib
 import hashlib
@@ -37,51 +37,51 @@ from stretch.tools.phone import PhoneRequest
 class SignatureRow(msgspec.Struct, frozen=True, kw_only=True):
     """A signature on a processor of the phone."""
 
-    signature: str  # Its name.
-    processor: str  # As the profile names it, with its core set.
-    precision: str  # That the processor computed in.
-    ms: float | None  # Mean time of a run; None where it did not run there as a whole.
-    std_ms: float | None  # Standard deviation; None where it is not known.
+    signature: str  # Name of the signature.
+    processor: str  # Processor with its core set, as in the profile.
+    precision: str  # Precision in which the processor computed.
+    ms: float | None  # Mean time of a run in ms; None if the signature did not run there as a whole.
+    std_ms: float | None  # Standard deviation in ms; None if unknown.
     kernels: int  # Number of its kernels with a measured time.
-    reason: str | None  # Why it has no time; None if it has one.
+    reason: str | None  # Reason for a missing time; None if there is a time.
 
 
 class RunnerRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Times of the C++ runner on the phone, with its branches side by side."""
+    """Times of the C++ runner on the phone, with its branches running in parallel."""
 
-    median_ms: float  # Of an inference.
-    runs: int  # Inferences.
-    max_error: float  # Largest difference of its outputs from the whole fp32 model's here, as a share of the largest output.
-    on_cpu: list[str]  # Steps of which operators stayed on the CPU though an accelerator was to run them.
-    trace: str | None  # File with its timeline; None if not requested.
+    median_ms: float  # Median time of an inference in ms.
+    runs: int  # Number of inferences.
+    max_error: float  # Maximum difference of its outputs from the whole fp32 model's on this machine, relative to the largest output.
+    on_cpu: list[str]  # Steps with operators that stayed on the CPU although an accelerator was to run them.
+    trace: str | None  # File of the timeline; None if not requested.
 
 
 class PhoneAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Measurements of a phone."""
+    """Measurements on a phone."""
 
-    serial: str  # Of the phone.
-    phone: str  # Its own name, as the measurements have it.
-    system: str  # Its system.
+    serial: str  # Serial number of the phone.
+    phone: str  # Name of the phone, as in the measurements.
+    system: str  # Operating system of the phone.
     model: str  # Name of the bundle's model.
-    device: str  # Profile that it was planned for.
-    profile: str  # That times are named after.
-    measurements: str | None  # Folder that the times went to; None where there are none.
-    signatures: list[SignatureRow]  # Each on each processor.
+    device: str  # Profile for which the bundle was planned.
+    profile: str  # Profile that the times are recorded for.
+    measurements: str | None  # Folder of the times; None without times.
+    signatures: list[SignatureRow]  # Each signature on each processor.
     runner: RunnerRow | None  # None if it did not run.
-    source: str = "measured"  # Where the figures come from.
-    tested: bool = False  # Whether this way was tried on a phone.
+    source: str = "measured"  # Origin of the figures.
+    tested: bool = False  # Whether these measurements were ever tried on a real phone.
     warnings: list[str]  # Warnings for the user.
 
 
 #: Folder in which Android lets the shell's user run programs.
 ROOT = "/data/local/tmp"
 
-#: Seconds for what only asks; pushing a file and running a program may take as long as the caller allows.
+#: Timeout in seconds for queries; copies and runs of programs have the caller's timeout.
 ASKING_S = 30.0
 
 _SERIAL = re.compile(r"[A-Za-z0-9_.:][A-Za-z0-9_.:-]*")
 
-#: Message of `adb` itself, before its exit code, for a device that is not there any more.
+#: Message of `adb` itself, before its exit code, for a device that is no longer connected.
 _GONE = re.compile(r"^(?:adb: )?error: (?:device '.*' not found|no devices/emulators found|device offline|closed|protocol fault.*)", re.M)
 
 _STATES = {
@@ -93,12 +93,12 @@ _STATES = {
 }
 
 
-#: How a call of `adb` ended: its exit code, or that of the command on the device, and what was printed.
+#: Result of a call of `adb`: its exit code, or that of the command on the device, and its output.
 CallResult = subprocess.CompletedProcess[str]
 
 
 def reason_of(ended: CallResult) -> str:
-    """Return the last line that says something, without `adb`'s name before it."""
+    """Return the last meaningful line of output, without `adb`'s name before it."""
     for text in (ended.stderr, ended.stdout):
         if lines := [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("*")]:
             return re.sub(r"^(adb: )?(error: )?", "", lines[-1])
@@ -107,20 +107,20 @@ def reason_of(ended: CallResult) -> str:
 
 @dataclass
 class Phone:
-    """A device that commands can be sent to."""
+    """A device that runs commands."""
 
     program: str  # Path of `adb`.
-    serial: str  # Of the device.
-    limit: float  # Seconds that a command may take.
-    #: On the device, made and removed by `workspace`.
+    serial: str  # Serial number of the device.
+    limit: float  # Timeout of a command in seconds.
+    #: Folder on the device, created and removed by `workspace`.
     folder: str = field(default_factory=lambda: f"{ROOT}/nn-stretch-{secrets.token_hex(6)}")
 
     def property(self, name: str) -> str:
-        """Return a property of the device, such as ``ro.product.model``; empty if it has none."""
+        """Return a property of the device, such as ``ro.product.model``; empty if it is missing."""
         return self.shell(["getprop", name], limit=ASKING_S).strip()
 
     def push(self, path: Path, name: str, *, program: bool = False) -> str:
-        """Copy a file into the folder; returns where it is there."""
+        """Copy a file into the device's folder, and return its path on the device."""
         if not path.is_file():
             raise StretchError(f"there is no file {path} to copy to the phone")
         target = f"{self.folder}/{name}"
@@ -130,7 +130,7 @@ class Phone:
         return target
 
     def pull(self, name: str, path: Path) -> None:
-        """Copy a file of the folder here, whole or not at all."""
+        """Copy a file from the device's folder to this machine, completely or not at all."""
         partial = path.with_name(f".{path.name}.partial")
         try:
             self._adb(["pull", f"{self.folder}/{name}", str(partial.absolute())], f"copy {name} from the phone")
@@ -142,18 +142,18 @@ class Phone:
             partial.unlink(missing_ok=True)
 
     def shell(self, command: Sequence[str], *, limit: float | None = None) -> str:
-        """Run a command on the device and give what it printed (`limit`: seconds; those of the phone if None)."""
+        """Run a command on the device and return its output (`limit`: timeout in seconds; the phone's if None)."""
         return self._adb(["shell", shlex.join(command)], f"run {command[0]} on the phone", limit).stdout
 
     def attempt(self, command: Sequence[str], activity: str) -> CallResult:
-        """Run a command that may fail on the device; `what` names it in messages."""
+        """Run a command that may fail on the device; `activity` names it in messages."""
         return self._adb(["shell", shlex.join(command)], activity, checked=False)
 
     def _adb(self, words: Sequence[str], activity: str, limit: float | None = None, *, checked: bool = True) -> CallResult:
         return call(self.program, ["-s", self.serial, *words], activity, limit or self.limit, checked=checked)
 
     def remove_folder(self) -> bool:
-        """Remove the folder; whether that was possible."""
+        """Remove the folder; return whether that was possible."""
         try:
             self.shell(["rm", "-rf", self.folder], limit=ASKING_S)
         except StretchError:
@@ -162,7 +162,7 @@ class Phone:
 
 
 def find_phone(serial: str | None, limit: float) -> Phone:
-    """Return the device with this serial number, or the only one."""
+    """Return the device with this serial number, or the only connected one."""
     if serial is not None and not _SERIAL.fullmatch(serial):
         raise UsageError(f"`{serial}` is no serial of a device", "`adb devices` lists them")
     program = shutil.which("adb")
@@ -188,7 +188,7 @@ def find_phone(serial: str | None, limit: float) -> Phone:
 
 @contextlib.contextmanager
 def workspace(phone: Phone) -> Iterator[Phone]:
-    """A temporary folder on the device, which is always removed at the end of the block."""
+    """Create a temporary folder on the device, which is always removed at the end of the block."""
     phone.shell(["mkdir", phone.folder], limit=ASKING_S)
     try:
         yield phone
@@ -205,7 +205,7 @@ def workspace(phone: Phone) -> Iterator[Phone]:
 
 
 def call(program: str, words: Sequence[str], activity: str, limit: float, *, checked: bool = True) -> CallResult:
-    """Run `adb` (`limit`: seconds after which it is ended)."""
+    """Run `adb` (`limit`: timeout in seconds)."""
     try:
         ended = subprocess.run(
             [program, *words], timeout=limit, capture_output=True, stdin=subprocess.DEVNULL, encoding="utf-8", errors="replace", check=False
@@ -228,7 +228,7 @@ def call(program: str, words: Sequence[str], activity: str, limit: float, *, che
 
 
 def _devices(text: str) -> dict[str, str]:
-    """State by serial of what `adb devices` prints."""
+    """Return the state by serial number from the output of `adb devices`."""
     states = {}
     for line in text.partition("List of devices attached")[2].splitlines():
         serial, _, state = line.partition("\t")
@@ -237,7 +237,7 @@ def _devices(text: str) -> dict[str, str]:
     return states
 
 
-#: Names on the phone.
+#: Names of the files on the phone.
 GRAPH, PROGRAM, RUNNER, RESULTS, PROFILE = "model.tflite", "benchmark_model", "runner", "results", "profile.csv"
 
 _MAX_TIMES = 1 << 24
@@ -255,7 +255,7 @@ class _Times(msgspec.Struct):
 def run_side_by_side(
     bundle: Bundle, phone: Phone, runner: Path, libraries: Sequence[str], x: NDArray[Any], options: Sequence[str], trace: Path | None
 ) -> RunnerRow:
-    """Run the runner in the phone's folder, where the TFLite file is already, and judge what it leaves."""
+    """Run the runner in the phone's folder, which already has the TFLite file, and check its results."""
     program = phone.push(runner, RUNNER, program=True)
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
@@ -287,7 +287,7 @@ def run_side_by_side(
 
 
 def _accelerators(bundle: Bundle, libraries: Sequence[str], folder: str) -> list[str]:
-    """Return the targets that the libraries offer for processors of the plan; the CPU computes for all others."""
+    """Return the arguments for the plan's processors that the libraries support; the CPU computes for all others."""
     of = {sub.processor for sub in bundle.manifest.subgraphs}
     gpu = any("Accelerator" in name for name in libraries)
     npu = any("Dispatch" in name for name in libraries)
@@ -309,9 +309,9 @@ def _times(bundle: Bundle, path: Path) -> _Times:
 
 # LiteRT's `benchmark_model`: its command line for one signature, and its output.
 #
-# Facts: its README and `benchmark_tflite_model.cc` at https://github.com/google-ai-edge/LiteRT.
+# Source: its README and `benchmark_tflite_model.cc` at https://github.com/google-ai-edge/LiteRT.
 
-#: Hardware that a signature can be measured on.
+#: Hardware on which a signature can be measured.
 Target = Literal["cpu", "gpu", "npu"]
 
 _TIMES = re.compile(r"^.*\bcount=(\d+)\b.*\bavg=([-+.\deE]+)(?:\s+std=([-+.\deE]+))?.*$", re.M)
@@ -328,13 +328,13 @@ _MAX_US = 1e10
 class AdbCall:
     """One run of `benchmark_model` on the phone."""
 
-    program: str  # Where `benchmark_model` is on the phone.
-    graph: str  # Where the TFLite file is.
-    signature: str  # Which signature to run.
-    target: Target  # Processor.
-    threads: int  # Of the CPU.
-    runs: int  # Measured runs, at least 1.
-    warmup: int  # Runs before them.
+    program: str  # Path of `benchmark_model` on the phone.
+    graph: str  # Path of the TFLite file on the phone.
+    signature: str  # Name of the signature to run.
+    target: Target  # Hardware to run on.
+    threads: int  # Number of CPU threads.
+    runs: int  # Number of measured runs, at least 1.
+    warmup: int  # Number of warm-up runs.
     mask: int = 0  # Cores to run on, as a mask of `taskset`; 0 for any.
     libraries: str = ""  # Folder of LiteRT's libraries for an NPU, on the phone.
 
@@ -342,7 +342,7 @@ class AdbCall:
         """Return the words of the command.
 
         Args:
-            profile: Where to write the times of operators; None to measure without looking at them, which takes time.
+            profile: File for the times of operators; None to measure without them, because recording takes time.
         """
         words = ["taskset", f"{self.mask:x}"] if self.mask else []
         words += [
@@ -371,14 +371,14 @@ class AdbCall:
 class BenchmarkOutput:
     """Parsed output of one `benchmark_model` call."""
 
-    ms: float  # Mean time of a run.
-    std_ms: float | None  # Standard deviation; None if not printed.
+    ms: float  # Mean time of a run in ms.
+    std_ms: float | None  # Standard deviation in ms; None if not printed.
     elsewhere: str | None  # Why the time is not the target's; None if all operators ran there.
 
 
 def parse_benchmark_output(text: str, target: Target) -> BenchmarkOutput:
-    """Return the times and placement from what `benchmark_model` printed, on stdout and stderr."""
-    # The warm-up's line comes before that of the measured runs.
+    """Parse the times and the placement from `benchmark_model`'s output on stdout and stderr."""
+    # The line of the warm-up precedes the line of the measured runs.
     counted = list(_TIMES.finditer(text))
     mean = _MEAN.search(text)
     try:
@@ -400,8 +400,8 @@ def _elsewhere(text: str) -> str | None:
     return "no part of it ran there" if _NOT_DELEGATED.search(text) else "benchmark_model does not say that all of it ran there"
 
 
-#: Precision that a processor computes a signature's in. A file's fp16 are weights in half precision, which the CPU widens; a
-#: GPU computes reals in half precision; int8 is for the CPU and for what was made for it.
+#: Precision in which a processor computes, by the precision of the file. Half-precision weights are widened on the CPU; a
+#: GPU computes reals in half precision; int8 is for the CPU and for NPUs.
 COMPUTES: dict[Target, dict[str, str]] = {
     "cpu": {"fp32": "fp32", "fp16": "fp32", "int8": "int8"},
     "gpu": {"fp32": "fp16", "fp16": "fp16"},
@@ -413,16 +413,16 @@ _CORES = re.compile(r"\d+")
 
 @dataclass(frozen=True)
 class PhoneProcessor:
-    """A processor of the phone, in the words of the profile that is to be fitted."""
+    """A processor of the phone, named as in the profile to be fitted."""
 
     target: Target  # Target of `benchmark_model`.
     family: str  # Name in the profile.
-    core_set: str  # Such as ``3med``.
-    threads: int = 1  # Of the CPU; 1 for others.
+    core_set: str  # Core set, such as ``3med``.
+    threads: int = 1  # Number of CPU threads; 1 for other processors.
 
     @property
     def name(self) -> str:
-        """As profiles name it."""
+        """Name in profiles."""
         return f"{self.family}[{self.core_set}]"
 
 
@@ -430,15 +430,15 @@ class PhoneProcessor:
 class SignatureWork:
     """A signature on a processor."""
 
-    signature: str  # Its name.
-    segment: str  # Of the design.
-    network: str  # Name that the measurements have of it.
-    precision: str  # That the processor computes in.
-    place: PhoneProcessor  # The processor.
+    signature: str  # Name of the signature.
+    segment: str  # Name of its segment in the design.
+    network: str  # Name of the signature in the measurements.
+    precision: str  # Precision in which the processor computes.
+    place: PhoneProcessor  # Processor that runs it.
 
 
 def phone_processors(profile: DeviceProfile, core_set: str | None, npu: bool) -> list[PhoneProcessor]:
-    """Return the processors of a profile that are measured (`core_set`: of its CPU; its default if None)."""
+    """Return the processors of a profile to measure (`core_set`: core set of its CPU; the default one if None)."""
     measured_places: list[PhoneProcessor] = []
     for family, processor in profile.processors.items():
         target: Target = "cpu" if family == "cpu" else "gpu" if family == "gpu" else "npu"
@@ -454,9 +454,9 @@ def phone_processors(profile: DeviceProfile, core_set: str | None, npu: bool) ->
 
 
 def signature_tasks(bundle: Bundle, processors: Sequence[PhoneProcessor]) -> list[SignatureWork]:
-    """Return every signature of a subgraph on every processor that takes its precision.
+    """Return every signature of a subgraph on every processor that supports its precision.
 
-    Joins are left out: the profile has their time as that of a link.
+    Joins are left out, because the profile has their time as that of a link.
     """
     model = bundle.manifest.model.name
     signature_works = [
@@ -471,13 +471,13 @@ def signature_tasks(bundle: Bundle, processors: Sequence[PhoneProcessor]) -> lis
 
 
 def graph_of(bundle: Bundle, work: SignatureWork) -> OpGraph:
-    """Return the operators of a signature, as measurements keep them."""
+    """Return the operator graph of a signature, as in the measurements."""
     file = next(sub.file for sub in bundle.manifest.subgraphs if sub.name == work.signature)
     return replace(read_source(bundle.file(file)).graph, name=work.network)
 
 
 def mask_of(cores: str | None) -> int:
-    """Return the cores such as ``0,4-6`` as a mask; 0 for none."""
+    """Return the mask of cores such as ``0,4-6``; 0 for none."""
     mask = 0
     for part in (cores or "").split(",") if cores is not None else ():
         first, dash, last = part.strip().partition("-")
@@ -491,27 +491,27 @@ def mask_of(cores: str | None) -> int:
 
 # Matching of an operator profile's lines to kernels: by the tensor's name, or by order if a delegate prints no names.
 #
-# A delegate calls what it runs by its own names, such as ``Convolution (NHWC, F32)
-# IGEMM`` (XNNPACK) or ``convolution_2d 3 -> add 5`` (GPU), and in the order of the
-# file's operators. Lines and kernels are paired only where both rows have the same
-# kinds one after the other, so that no time is given to a kernel that it is not of.
+# A delegate names its kernels itself, such as ``Convolution (NHWC, F32)
+# IGEMM`` (XNNPACK) or ``convolution_2d 3 -> add 5`` (GPU), in the order of the
+# file's operators. Lines and kernels are paired only if both have the same
+# sequence of kinds, so that no kernel gets the time of another one.
 
-#: The tensors that an operator of the runtime itself writes, and its number.
+#: Names of the tensors that an operator of the runtime itself writes, and its number.
 _KERNEL_NAME = re.compile(r"\[(.*)\]:\d+")
 
-#: Parts of names of kernels that multiply, in this order: a depthwise convolution may be called one, too.
+#: Parts of the names of kernels that multiply, in this order, because a depthwise convolution may also be called a convolution.
 _KERNEL_KINDS = (
     ("depthwise", re.compile(r"depthwise|dwconv", re.I)),
     ("linear", re.compile(r"fully.?connected", re.I)),
     ("conv", re.compile(r"conv(olution)?(_2d| |\()|conv2d", re.I)),
 )
 
-#: Kinds of kernels that multiply, and their names here.
+#: Kinds of kernels that multiply, and their kinds in `_KERNEL_KINDS`.
 _KINDS = {"conv": "conv", "conv1x1": "conv", "grouped": "conv", "depthwise": "depthwise", "linear": "linear"}
 
 
 def pair(operators: Sequence[ProfiledOperator], kernels: Sequence[Kernel], order: Sequence[str]) -> list[tuple[Kernel, float]]:
-    """Return the kernels with their times, ms; ambiguous ones are left out."""
+    """Return the kernels with their times in ms; ambiguous ones are left out."""
     if all(_KERNEL_NAME.fullmatch(operator.name) for operator in operators):
         return _by_name(operators, kernels)
     place = {name: number for number, name in enumerate(order)}
@@ -519,7 +519,7 @@ def pair(operators: Sequence[ProfiledOperator], kernels: Sequence[Kernel], order
     multiplying = [kernel for kernel in ordered if kernel.cost.kind in _KINDS]
     kinds = ((next((kind for kind, words in _KERNEL_KINDS if words.search(operator.kind)), None), operator) for operator in operators)
     lines = [(kind, operator) for kind, operator in kinds if kind is not None]
-    # a convolution of one pixel is a matrix product, and a product of one group may be either
+    # a convolution of one pixel is a matrix product, so that it may have either kind
     interchangeable = {"conv", "linear"}
     same = len(multiplying) == len(lines) and all(
         (own := _KINDS[kernel.cost.kind]) == kind or (kernel.cost.pixels == 1 and {own, kind} == interchangeable)
@@ -533,7 +533,7 @@ def _by_name(operators: Sequence[ProfiledOperator], kernels: Sequence[Kernel]) -
     times: dict[int, float] = {}
     for operator in operators:
         match = _KERNEL_NAME.fullmatch(operator.name)
-        # An operator that pads or turns a tensor first has its name.
+        # An operator that first pads or transposes a tensor has this tensor's name.
         name = match[1].partition(".")[0] if match and match[1] not in owner else match[1] if match else ""
         if name in owner:
             times[owner[name]] = times.get(owner[name], 0.0) + operator.ms
@@ -542,18 +542,18 @@ def _by_name(operators: Sequence[ProfiledOperator], kernels: Sequence[Kernel]) -
 
 @dataclass(frozen=True)
 class PhoneTable:
-    """Measurements that grow by a phone's."""
+    """Measurements to which those of a phone are added."""
 
-    table: MeasurementTable  # The measurements in a folder.
-    device: str  # The phone's name in them.
-    runtime: str  # Program that measures.
+    table: MeasurementTable  # Measurements of the folder.
+    device: str  # Name of the phone in them.
+    runtime: str  # Name of the measuring program.
 
     def where(self, work: SignatureWork) -> tuple[str, str, str, str, str, str]:
         """Return the key of a signature on a processor of this phone."""
         return self.device, work.network, work.place.family, work.place.core_set, work.precision, self.runtime
 
     def add(self, bundle: Bundle, work: SignatureWork, spoken: BenchmarkOutput, kernels: list[tuple[Kernel, float]]) -> None:
-        """Add a signature, and have it on disk."""
+        """Add a signature, and write the table to disk."""
         graph, key = graph_of(bundle, work), self.where(work)
         stored = self.table.graphs.get(graph.name)
         if stored is not None and stored.to_json() != graph.to_json():
@@ -561,14 +561,14 @@ class PhoneTable:
                 f"{self.table.folder} has another network called `{graph.name}`", "choose another folder with --measurements"
             )
         rows = [KernelLatency(*key, kernel.name, "", **kernel.cost._asdict(), ms=ms) for kernel, ms in kernels]
-        # relatives of a signature, which are left out with it when a fit is judged, are the branches of its segment
+        # when a fit is judged, a signature is left out together with the other branches of its segment
         family = f"{bundle.manifest.model.name}:{work.segment}"
         self.table.add(graph, family, Latency(*key, spoken.ms, spoken.std_ms), rows)
         self.table.save()
 
 
 def open_table(folder: Path, device: str, benchmark: Path, works: list[SignatureWork]) -> PhoneTable:
-    """Return the measurements in a folder, or none yet."""
+    """Open the measurements in a folder, or start new ones; refuse measurements that it already has."""
     digest = hashlib.sha256(read_bytes(benchmark, "program", MAX_BYTES)).hexdigest()[:12]
     opened = PhoneTable(MeasurementTable.open(folder, external_source(device), resume=True), device, f"benchmark_model {digest}")
     measured = {(row.device, row.network, row.processor, row.core_set, row.precision, row.runtime) for row in opened.table.latencies}
@@ -583,9 +583,9 @@ def open_table(folder: Path, device: str, benchmark: Path, works: list[Signature
 def measured_row(
     bundle: Bundle, content: bytes, phone: Phone, asked: AdbCall, table: PhoneTable, backend: str, work: SignatureWork
 ) -> SignatureRow:
-    """Measure a signature and keep its time: it runs alone, and with the times of its operators, which take time themselves.
+    """Measure a signature and store its time: once alone, and once with the times of its operators, whose recording takes time.
 
-    Kernels are those of the fusion rules of `backend`; `content` is that of the bundle's TFLite file.
+    Kernels follow the fusion rules of `backend`; `content` is the bundle's TFLite file.
     """
     asked = replace(asked, signature=work.signature, target=work.place.target, threads=work.place.threads)
     activity = f"measure {work.signature} on {work.place.name}"
@@ -621,17 +621,17 @@ def _kernels(bundle: Bundle, content: bytes, phone: Phone, backend: str, work: S
     return pair(operators, fuse(graph_of(bundle, work), backend), order)
 
 
-#: Longest name of a phone in tables.
+#: Maximum length of a phone's name in tables.
 MAX_NAME = 100
 
-#: Called with the name of the next step.
+#: Function that is called with the name of the next step.
 Step = Callable[[str], object]
 
 
 def measure(bundle: Bundle, request: PhoneRequest, x: NDArray[Any], step: Step = lambda doing: None) -> PhoneAnswer:
     """Measure a bundle on a phone.
 
-    Measurements before a failure are kept; nothing is left on the phone.
+    Measurements before a failure are kept; all files on the phone are removed.
     """
     if request.benchmark is None and request.runner is None:
         raise UsageError("--adb needs something to run on the phone", "give --benchmark-model FILE, --runner FILE or both")
@@ -646,7 +646,7 @@ def measure(bundle: Bundle, request: PhoneRequest, x: NDArray[Any], step: Step =
     processors = phone_processors(profile, request.core_set, npu)
     tasks = signature_tasks(bundle, processors) if request.benchmark else []
     phone = find_phone(request.serial, request.limit)
-    # as a name in tables
+    # the phone's name in tables
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", phone.property("ro.product.model")).strip("-._")[:MAX_NAME] or "phone"
     version = phone.property("ro.build.version.release")
     table = None if request.benchmark is None else open_table(request.measurements, name, request.benchmark, tasks)
@@ -690,7 +690,7 @@ def measure(bundle: Bundle, request: PhoneRequest, x: NDArray[Any], step: Step =
 
 
 def _files(request: PhoneRequest) -> list[Path]:
-    """Return the files to copy, checked before the phone is looked for."""
+    """Return the files to copy, which are checked before the phone is searched for."""
     for problem, path in (("--benchmark-model", request.benchmark), ("--runner", request.runner)):
         if path is not None and not path.is_file():
             raise StretchError(f"{problem}: there is no file {path}")

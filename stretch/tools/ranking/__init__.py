@@ -1,1 +1,1 @@
-"""A predictor of the accuracy of a supernet's designs."""
+"""An accuracy predictor for the designs of a supernet."""

@@ -1,4 +1,4 @@
-"""`stretch export RUN --rank`: a design of a run of a supernet, and a predictor of the accuracy of others."""
+"""`stretch export RUN --rank`: a design from a run of a supernet, and an accuracy predictor for other designs."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated

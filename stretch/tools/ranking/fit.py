@@ -1,4 +1,4 @@
-"""A predictor of accuracy, fitted to some designs of a trained supernet."""
+"""Fit an accuracy predictor to some designs of a trained supernet."""
 
 import re
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ Floats = NDArray[np.float64]
 
 #: Minimum number of designs for features of several segments.
 MIN_SAMPLES = 12
-#: Weights of the ridge penalty that are tried, on features of unit variance.
+#: Candidates for the weight of the ridge penalty, on features of unit variance.
 PENALTIES = np.logspace(-3, 2, 11)
 
 
@@ -34,14 +34,14 @@ PENALTIES = np.logspace(-3, 2, 11)
 class FittedRanking:
     """A predictor and the data that it was fitted to."""
 
-    predictor: AccuracyPredictor  # The predictor.
-    designs: list[BranchDesign]  # The designs.
-    measured: list[float]  # Top-1 of each, in the supernet, with statistics of its own.
-    held_out: list[float]  # Top-1 predicted for each from all others.
+    predictor: AccuracyPredictor  # Fitted predictor.
+    designs: list[BranchDesign]  # Designs of the fit.
+    measured: list[float]  # Top-1 accuracy of each design in the supernet, with its own statistics.
+    held_out: list[float]  # Top-1 accuracy predicted for each design from all others.
 
 
 def check_rank(folder: Path, count: int) -> None:
-    """Refuse networks that cannot be ranked, before anything is computed."""
+    """Refuse runs that cannot be ranked, before any computation."""
     if count < MIN_SAMPLES:
         raise StretchError(f"{count} designs are too few to rank", f"ask for {MIN_SAMPLES} or more")
     if RunFolder(folder).recipe().supernet is None:
@@ -75,13 +75,13 @@ def rank(folder: Path, count: int, progress: Progress = silent) -> FittedRanking
 
 
 def fit(graph: OpGraph, designs: Sequence[BranchDesign], accuracies: Sequence[float]) -> tuple[AccuracyPredictor, list[float]]:
-    """Return the ridge regression of accuracies on the features of the branched segments.
+    """Fit a ridge regression of accuracies on the features of the branched segments.
 
-    The penalty is chosen by leaving one design out. How well the predictor ranks is measured
-    on predictions for which the design itself had no part in the choice either.
+    The penalty is chosen by leaving one design out. The quality of the ranking is measured on
+    predictions for which neither the penalty nor the weights used the design.
     """
     try:
-        import sklearn  # noqa: F401 - it is missed before anything is computed
+        import sklearn  # noqa: F401 - its absence is reported before any computation
         from scipy.stats import spearmanr
     except ModuleNotFoundError as error:
         raise MissingBackendError(f"ranking needs {error.name}, which is not installed", install_line("train")) from error
@@ -109,7 +109,7 @@ def fit(graph: OpGraph, designs: Sequence[BranchDesign], accuracies: Sequence[fl
 
 
 def _ridge(x: Floats, y: Floats) -> tuple[float, Floats]:
-    """Return the intercept and weights, the penalty chosen by leaving one row out."""
+    """Return the intercept and the weights, with the penalty chosen by leaving one row out."""
     from sklearn.linear_model import RidgeCV
     from sklearn.preprocessing import StandardScaler
 

@@ -1,1 +1,1 @@
-"""Bundles in a browser, and a profile of its processors."""
+"""Bundles in a browser, and a profile of the browser's processors."""

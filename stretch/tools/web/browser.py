@@ -1,7 +1,7 @@
-"""A profile of a browser's processors: random networks whose whole times the page of `stretch web` reports.
+"""A profile of a browser's processors, from the total times of random networks that the page of `stretch web` reports.
 
 No browser reports the times of kernels, so fits are to whole networks (`predictors.fitting.networks`). The CPU is WebAssembly, with
-one thread and with as many as the page was given, the GPU is WebGPU.
+one thread and with the page's maximum number of threads; the GPU is WebGPU.
 """
 
 import tempfile
@@ -37,19 +37,19 @@ from stretch.profile.run import (
 )
 from stretch.profile.writing import Crossing, MeasurementTable
 
-#: Networks that are timed in turns, and how many are timed at least before anything is fitted.
+#: Number of networks that are timed in turns, and minimum number of timed networks before a fit.
 BATCH, LEAST_NETWORKS = 5, 24
 
-#: Ends the address of a network in half precision.
+#: Suffix of the address of a network in half precision.
 HALF = "-half"
 
-#: Measured rounds of a batch, after two that warm up.
+#: Number of measured rounds of a batch, after two warm-up rounds.
 ROUNDS = 9
 
-#: Relative distance between the quartiles of a network's times beyond which they are left out: browsers are less quiet than programs.
+#: Maximum relative distance between the quartiles of a network's times: browsers vary more than programs.
 UNSTEADY = 0.4
 
-#: Largest number of multiply-accumulates and of weights of a network, so that a phone answers within seconds.
+#: Maximum multiply-accumulates and weights of a network, so that a phone answers within seconds.
 MOST_MACS, MOST_WEIGHTS = 250_000_000, 4_000_000
 
 _Ms = Annotated[float, msgspec.Meta(gt=0, le=1e6)]
@@ -57,13 +57,13 @@ _Times = Annotated[list[_Ms], msgspec.Meta(max_length=1000)]
 
 
 class BrowserPlace(msgspec.Struct, frozen=True):
-    """A processor of the browser with one core set, as profiles and fits take places."""
+    """A processor of the browser with one core set, in the form that profiles and fits use."""
 
     family: str  # ``cpu`` or ``gpu``.
     core_set: str  # ``1thread``, ``4threads`` or ``all``.
     provider: str  # ``wasm`` or ``webgpu``.
-    threads: int  # Of WebAssembly.
-    precision: str = "fp32"  # Of the networks' weights and sums.
+    threads: int  # Number of WebAssembly threads.
+    precision: str = "fp32"  # Precision of the networks' weights and sums.
 
     backend = "onnxruntime_web"
     cores: tuple[int, ...] = ()
@@ -76,12 +76,12 @@ class BrowserPlace(msgspec.Struct, frozen=True):
 
     @property
     def runtime(self) -> str:
-        """Runtime and version."""
+        """Name and version of the runtime."""
         return f"{RUNTIME} on {self.provider}"
 
 
 class _Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The page's message: times by place and network, ms, and those of networks that ran at the same time."""
+    """A message of the page: times in ms by place and network, and times of networks that ran in parallel."""
 
     device: BrowserDevice
     threads: Annotated[int, msgspec.Meta(ge=1, le=4096)]
@@ -90,13 +90,13 @@ class _Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BrowserMeasurer:
-    """Says what the page times next, and writes the profile.
+    """Chooses the next measurements of the page, and writes the profile.
 
     Args:
         name: Id of the profile.
-        out: Folder that it is written to.
-        seconds: How long networks are measured.
-        warn: Gets warnings.
+        out: Folder of the profile.
+        seconds: Duration of the measurements in seconds.
+        warn: Function that receives warnings.
     """
 
     def __init__(self, name: str, out: Path, seconds: float, warn: Callable[[str], None] = lambda text: None) -> None:
@@ -114,14 +114,14 @@ class BrowserMeasurer:
         self._together: dict[str, dict[str, list[float]]] = {}
 
     def network(self, name: str) -> bytes | None:
-        """ONNX file of a network that was asked for."""
+        """Return the ONNX file of a requested network; None for any other name."""
         return self._files.get(name)
 
     def answer(self, message: bytes) -> dict[str, Any]:
-        """Return the next network to time.
+        """Return the next request to the page.
 
         Raises:
-            StretchError: If the page was not asked for what it sends, or another browser goes on.
+            StretchError: If the page sends times that were not requested, or another browser continues.
         """
         report = msgspec.json.decode(message, type=_Report)
         if self._table is None:
@@ -212,7 +212,7 @@ class BrowserMeasurer:
         self._together = report.together or {}
 
     def _crossings(self) -> dict[str, Crossing]:
-        """Link and contention between the CPU, at its most threads, and the GPU."""
+        """Return link and contention between the CPU, with its most threads, and the GPU."""
         if not self._alone or not self._together:
             return {}
         host, other = self._places[0], self._places[-1]

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from scheduler.tools.web.server import BrowserAnswer
 
-#: Network of the demo, 5 MB of weights, and a phone whose CPU and GPU are alike for it, so that its designs have branches.
+#: Network of the demo, with 5 MB of weights, and a phone whose CPU and GPU are equally fast for it, so that its designs have branches.
 DEMO, DEMO_DEVICE = "squeezenet1_1", "a03s"
-#: Designs of the demo, by their names on the page; the whole network is among the baselines of each.
+#: Kinds of the demo's designs, by their names on the page; the whole network is among the baselines of each.
 DEMO_KINDS = {"exact branches": ("rows",), "stretched branches": ("stretch",)}
 
 
@@ -25,9 +25,9 @@ class WebAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The page's report; the fields are the keys of `stretch web --json`."""
 
     address: str  # Address in the browser.
-    bundles: "list[BrowserAnswer]"  # Each bundle that ran there.
+    bundles: "list[BrowserAnswer]"  # Each bundle that ran in the browser.
     profile: str | None  # File of the profile; None if none was measured.
-    mean_error: dict[str, float]  # Of the profile's fits on networks left out, by processor and core set.
+    mean_error: dict[str, float]  # Mean error of the profile's fits on held-out networks, by processor and core set.
     warnings: list[str]  # Warnings for the user.
 
 
@@ -91,7 +91,7 @@ def web(out: Output, options: WebOptions) -> None:
 
 
 def _demo(out: Output) -> dict[str, Path]:
-    """Return the bundles of the demo, made once and kept in the cache."""
+    """Return the bundles of the demo, which are created once and cached."""
     from predictors.files import cache_folder
     from stretch import __version__
 
@@ -108,7 +108,7 @@ def _demo(out: Output) -> dict[str, Path]:
 
 
 def _show_code(out: Output, address: str) -> None:
-    """The address as a QR code, for a phone's camera, where a person looks at the terminal."""
+    """Show the address as a QR code for a phone's camera, if a person reads the terminal."""
     if out.quiet or not sys.stderr.isatty():
         return
     try:
