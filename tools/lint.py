@@ -1,7 +1,7 @@
 """Checks of this repository that no linter of Python has: `python tools/lint.py`, part of `make lint`.
 
-Pages, links, records, files and the size of the whole. Each function yields one line for each defect; the program prints
-them and ends with 1 where there is one. It reads files alone, and takes seconds.
+Pages, links, records, files and the sizes of all code are checked. Each check yields one line per defect; the program prints
+the lines and exits with 1 if there are any. It only reads files, and takes seconds.
 """
 
 import ast
@@ -22,32 +22,32 @@ from predictors.errors import StretchError, install_command
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("predictors", "scheduler", "stretch")
-#: Lines of a Python file: one concept stays whole in one file, and longer ones hold more than one.
+#: Maximum number of lines of a Python file: one concept stays in one file, and longer files hold several.
 FILE_LINES = 800
-#: Code whose lines are counted, by the ends of file names.
+#: Languages whose lines are counted, by file suffix.
 LANGUAGE_OF_SUFFIX = {".py": "Python", ".cpp": "C++", ".h": "C++", ".js": "JavaScript", ".cl": "OpenCL"}
 
-#: Absolute paths that only exist on the machine of one person, and hosts of package indexes.
+#: Absolute paths that only exist on one person's machine, and hosts of package indexes.
 MACHINE = re.compile(
     r"(?<![\w.~])/(?:work|home|root|Users|tmp|opt|mnt|scratch)/[\w.]+|file://|index-url\W+https?:|(?:\d{1,3}\.){3}\d{1,3}:\d+"
 )
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 NAMED = re.compile(r"`((?:predictors|scheduler|stretch|tests|experiments|docs|requirements|tools)/[\w./-]*)`")
-#: Languages of the blocks on pages: the tests run the first three, `text` is only shown.
+#: Languages of blocks on pages: tests run the first three, `text` is only shown.
 LANGUAGES = {"sh", "python", "toml", "text"}
 
-#: Text that reads like a result: a number with a decimal point, or one with a unit in which results are stated.
+#: Text that looks like a result: a number with a decimal point, or one with a unit of results.
 RESULT = re.compile(r"(?<![\w.])\d+\.\d+(?!\w|\.\d)|\d\s?(?:%|×(?!\d)|ms\b|µs\b|GFLOP/s|GPU minutes|times (?:as|the|its))")
-#: Words with numbers that are no results.
+#: Phrases with numbers that are no results.
 NO_RESULT = re.compile(
     r"`[^`]*`|\]\([^)]*\)|9[05] % (?:intervals?|confidence)|Python 3\.11|PoCL 3\.0|[Rr]elease 0\.1\.0|since 0\.1\.0|0\.1\.0 \(|Apache-2\.0|RegNetX-1\.6GF|SqueezeNet 1\.1"
 )
-#: Words of a sentence that states a goal, a bound or a setting.
+#: Words in a sentence that states a goal, a bound or a setting.
 NO_FINDING = re.compile(
     r"\b(?:goals?|aim|bounds?|at most|at least|below|may be off|within|until|refused|recipe|learning rate|to 1\.0\d of)\b"
 )
-#: Sentences with numbers that follow from arithmetic, or name a version or a paper's finding.
+#: Sentences with numbers that follow from arithmetic, or that name a version or a paper's finding.
 ALLOWED_NUMBERS = (
     "a whole sum in half would lose everything that is added beyond 2048 times its size",
     "QNN 2.51 takes them",
@@ -58,7 +58,7 @@ ALLOWED_NUMBERS = (
 )
 
 SOURCES = {"measured", "simulated", "predicted", "paper"}
-#: Numbers in the rows of a program that are settings of a run or parts of a formula.
+#: Numbers in rows that are settings of a run or parts of a formula, by program.
 SETTINGS = {
     "experiments/calibration/run.py": [5e-4],
     "experiments/equal_latency/networks.py": [0.1],
@@ -68,7 +68,7 @@ SETTINGS = {
     "experiments/sensitivity/run.py": [10.0, 10.0, 0.1],
     "experiments/train_to_run/run.py": [0.5],
 }
-#: Facts of every result of a job on another machine, in addition to its own figures.
+#: Facts in every result of a job on another machine, in addition to its figures.
 FACTS = {"gpu", "cores", "memory_gib", "system", "date", "cpu_load", "versions"}
 
 
@@ -81,7 +81,7 @@ def tracked() -> list[str]:
 
 
 def texts(names: list[str], *suffixes: str) -> Iterator[tuple[str, str]]:
-    """Yield the names and texts of the files with one of these suffixes; all that are text without one."""
+    """Yield the names and texts of the files with one of these suffixes; without suffixes, of all text files."""
     for name in names:
         if not suffixes or name.endswith(suffixes):
             try:
@@ -91,7 +91,7 @@ def texts(names: list[str], *suffixes: str) -> Iterator[tuple[str, str]]:
 
 
 def paths_of_a_machine(names: list[str]) -> Iterator[str]:
-    """Yield no file names a path or a host of one machine, and locks pin with hashes and name no host."""
+    """Yield files that name a path or a host of one machine, and locks that pin without hashes or name a host."""
     for name, text in texts(names):
         if name == "tools/lint.py":
             continue
@@ -128,7 +128,7 @@ def sizes(names: list[str]) -> Iterator[str]:
 
 
 def pages(names: list[str]) -> Iterator[str]:
-    """Yield the links and paths on pages lead to files, blocks have a known language, make targets exist, every page is in the index."""
+    """Yield dead links and paths on pages, blocks of unknown languages, missing make targets, and pages that are not in the index."""
     makefile = (ROOT / "Makefile").read_text()
     index = ROOT / "docs" / "README.md"
     listed = {(index.parent / target).resolve() for target in LINK.findall(index.read_text())}
@@ -151,7 +151,7 @@ def pages(names: list[str]) -> Iterator[str]:
 
 
 def installing(names: list[str]) -> Iterator[str]:
-    """Install commands name a checkout and extras that exist, and sources take them from one place."""
+    """Yield install commands that name no checkout or unknown extras, and sources that write their own."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for name, text in texts(names, ".py", ".md", ".toml"):
         if name.startswith(("tests/", "tools/")) or name == "pyproject.toml":
@@ -168,7 +168,7 @@ def installing(names: list[str]) -> Iterator[str]:
 
 
 def findings(text: str) -> list[str]:
-    """Return the sentences of a page, outside of blocks, code and tables, that read like a result."""
+    """Return the sentences of a page, outside blocks, code and tables, that look like a result."""
     plain = re.sub(r"^<!-- block .*?^<!-- /block -->$|^```.*?^```|^\|.*?$", "", text, flags=re.DOTALL | re.MULTILINE)
     return [
         sentence
@@ -180,7 +180,7 @@ def findings(text: str) -> list[str]:
 
 
 def numbers_on_pages(names: list[str]) -> Iterator[str]:
-    """Yield the pages show what records say, and state no result of their own."""
+    """Yield pages that differ from their records or state results of their own, and blocks that no page shows."""
     if render(["--check"]):
         yield "pages: blocks differ from their records; run `make docs`"
     shown = set()
@@ -195,7 +195,7 @@ def numbers_on_pages(names: list[str]) -> Iterator[str]:
             yield f"{path.relative_to(ROOT)}: {number} is not taken from a record"
 
 
-#: Words of our pages and help that a plainer one replaces; the reader's words are in docs/start/concepts.md.
+#: Words on our pages and in help with a plainer replacement; the reader's terms are in docs/start/concepts.md.
 WORDING = {
     r"\b[Ww]hat [^.?!:;]{3,60}\b(?:is|are|has|have|was|were)\b(?![^.]*\?)": "the name of the thing",
     r"^What\b(?! to optimise)(?![^.]*\?)": "a verb or the name of the thing first",
@@ -213,7 +213,7 @@ WORDING = {
     r"\btimes as (?:long|fast)\b": "1.12x faster",
     r", for (?:it|they|he|nothing|nobody|those who)\b": "because",
 }
-#: Sentences of these pages that are plain all the same.
+#: Sentences of these pages that are plain although they match.
 ALLOWED_SENTENCES = (
     "quantiles of measured",
     "Student's t for the logarithm",
@@ -221,19 +221,19 @@ ALLOWED_SENTENCES = (
     "the search takes several times as long",
     "takes 1.5 times as long",
 )
-#: Words of a sentence on a page or in help, at most.
+#: Maximum number of words of a sentence on a page or in help.
 SENTENCE = 30
 HELP = "docs/reference/cli.md"
-#: Values of JSON keys, which keep their words.
+#: Values of JSON keys, which keep their wording.
 IDS = {"no clear winner"}
 
 
 def wording_defects(text: str, most: int | None = SENTENCE) -> list[str]:
-    """Return the defects of a text's wording: words with a plainer one, and long sentences.
+    """Return the defects of a text's wording: words with a plainer replacement, and long sentences.
 
     Args:
         text: Markdown without fenced blocks, or help whose wrapped lines are joined.
-        most: Words of a sentence, at most; None for any number.
+        most: Maximum number of words of a sentence; None for no maximum.
     """
     result = []
     plain = re.sub(r"`[^`\n]*`|<!--.*?-->", "x", re.sub(r"\]\([^)\n]*\)", "]", text))
@@ -249,7 +249,7 @@ def wording_defects(text: str, most: int | None = SENTENCE) -> list[str]:
 
 
 def texts_of_module(source: str, *, messages: bool = True) -> Iterator[tuple[int, str, bool]]:
-    """Yield line and text of a module's docstrings, comments and messages, and whether users read it; a value in a message is ``x``.
+    """Yield line and text of a module's docstrings, comments and messages, and whether users read it; values in messages become ``x``.
 
     Args:
         source: Code of the module.
@@ -275,7 +275,7 @@ def texts_of_module(source: str, *, messages: bool = True) -> Iterator[tuple[int
 
 
 def wording(names: list[str]) -> Iterator[str]:
-    """README, CONTRIBUTING, the documentation, the help, messages and docstrings are in plain English."""
+    """Yield the wording defects of README, CONTRIBUTING, the documentation, help, messages and docstrings."""
     checked = (*PACKAGES, "tests/", "experiments/", "docs/", "tools/")
     for name, source in texts([name for name in names if name.startswith(checked)], ".py"):
         for line, text, is_read in texts_of_module(source, messages=name.startswith(PACKAGES)):
@@ -284,13 +284,13 @@ def wording(names: list[str]) -> Iterator[str]:
                 yield from (f"{name}:{line}: {defect}" for defect in wording_defects(text, SENTENCE if is_read else None))
     pages = [name for name in names if name in ("README.md", "CONTRIBUTING.md", "experiments/README.md") or name.startswith("docs/")]
     for name, text in texts([name for name in pages if name != "docs/reference/python.md"], ".md"):
-        # lines of help are wrapped under their option; a blank line ends what a reader takes in at once
+        # lines of help are wrapped under their option; a blank line ends a unit of reading
         page_text = re.sub(r"\n {7,}(?=\S)", " ", text).replace("\n  ", "\n\n") if name == HELP else FENCE.sub("", text)
         yield from (f"{name}: {defect}" for defect in wording_defects(page_text))
 
 
 def records(names: list[str]) -> Iterator[str]:
-    """Yield each experiment has a page and a program; each record says how its figures came about, and is what its run wrote."""
+    """Yield experiments without a page or a program, and records with defects."""
     folders = {Path(*Path(name).parts[:2]) for name in names if name.startswith("experiments/") and name.count("/") > 1}
     for folder in sorted(folders - {BLOCKS}):
         yield from (f"{folder}: it needs {name}" for name in ("README.md", "run.py") if not (ROOT / folder / name).is_file())
@@ -336,7 +336,7 @@ def defects_of_record(path: Path, record: Record) -> Iterator[str]:
 
 
 def changes_of_record(path: Path, record: Record) -> Iterator[str]:
-    """Yield how a record differs from what its run wrote; nothing where the commit is not here, as in a shallow clone."""
+    """Yield differences of a record from the file that its run wrote; none if the commit is missing, as in a shallow clone."""
     stored = subprocess.run(["git", "show", f"{record.recorded_in}:{path.as_posix()}"], cwd=ROOT, capture_output=True, check=False)
     if stored.returncode:
         return
@@ -350,7 +350,7 @@ def changes_of_record(path: Path, record: Record) -> Iterator[str]:
 
 
 def written_by_hand(source: str) -> list[float]:
-    """Return the numbers that stand as a value of a row, or inside of one, in a program; 0, 1 and powers of ten for units are none."""
+    """Return the numbers in a program that are values of a row or part of one, except 0, 1 and powers of ten for units."""
     numbers = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Dict) and all(isinstance(key, ast.Constant) and isinstance(key.value, str) for key in node.keys):
@@ -362,7 +362,7 @@ def written_by_hand(source: str) -> list[float]:
 
 
 def programs(names: list[str]) -> Iterator[str]:
-    """Yield the programs of experiments write no number by hand into a record, and keep facts and results apart."""
+    """Yield programs of experiments that write numbers by hand into a record, or mix facts and results."""
     for name, text in texts([name for name in names if name.startswith("experiments/")], ".py"):
         if (numbers := written_by_hand(text)) != SETTINGS.get(name, []):
             yield f"{name}: {numbers} are written by hand into a row; a setting belongs into SETTINGS of tools/lint.py"
@@ -374,7 +374,7 @@ def programs(names: list[str]) -> Iterator[str]:
 
 
 def defined_names(tree: ast.Module) -> set[str]:
-    """Return the names that a module's statements define, also inside of `if` and `try`; ``*`` where a function computes them."""
+    """Return the names that a module's statements define, including those within `if` and `try`; ``*`` if a function computes names."""
     names, nodes = set(), list[ast.AST](tree.body)
     for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -389,7 +389,7 @@ def defined_names(tree: ast.Module) -> set[str]:
 
 
 def imports(names: list[str]) -> Iterator[str]:
-    """Yield the imports from a module of this repository exist there, also where a function imports them."""
+    """Yield imports of modules or names that do not exist in this repository, including imports within functions."""
     trees = {name: ast.parse(text) for name, text in texts(names, ".py")}
     modules = {name.removesuffix(".py").removesuffix("/__init__").replace("/", "."): defined_names(tree) for name, tree in trees.items()}
     modules |= {folder: set() for module in modules if (folder := module.rpartition(".")[0]) not in modules}
@@ -414,12 +414,12 @@ _SYSTEM = re.compile(
     r"\bos\.(?:fork|sched_\w+|getloadavg|memfd_create|sysconf|uname|O_(?:NONBLOCK|CLOEXEC|DIRECTORY|NOFOLLOW))\b|\bsignal\.pthread_kill\b|^\s*import (?:fcntl|resource)\b",
     re.M,
 )
-#: Where that may stand: the form of Linux, and programs that run there alone.
+#: Files in which they are allowed: the form for Linux, and programs that run only there.
 _OF_LINUX = ("predictors/system.py", "scheduler/tools/boards/", "stretch/train/")
 
 
 def systems(names: list[str]) -> Iterator[str]:
-    """Yield the features that a system may lack are used through the module that has a form for them."""
+    """Yield uses of features that a system may lack, outside of the module that has a form for them."""
     ours = [name for name in names if name.split("/")[0] in PACKAGES and not name.startswith(_OF_LINUX)]
     for name, text in texts(ours, ".py"):
         for match in _SYSTEM.finditer(text):
@@ -430,7 +430,7 @@ CHECKS = (paths_of_a_machine, sizes, imports, systems, pages, installing, number
 
 
 def main() -> int:
-    """Print each defect; 1 where there is one."""
+    """Print the defects; return 1 if there are any."""
     names = tracked()
     defects = [defect for check in CHECKS for defect in check(names)]
     print(*defects, sep="\n", end="\n" if defects else "")

@@ -28,19 +28,19 @@ from tools.wheels import SYSTEMS, environment, missing
 
 ROOT = Path(__file__).resolve().parents[1]
 
-#: Series that are tried.
+#: Python series that are tried.
 SERIES = ("3.11", "3.12", "3.13", "3.14")
 
-#: Most that the files of the base install may take, bytes, without the bytecode that pip makes of them; torch alone takes more.
+#: Maximum size in bytes of the base install, without pip's bytecode; torch alone is larger.
 MAX_INSTALL_BYTES = 200 * 10**6
 
 #: Paths of one machine, and hosts of package indexes.
 MACHINE = re.compile(r"(?<![\w.~])/(?:work|home|root|Users|mnt|scratch)/[\w.]+|index-url\W+https?:|(?:\d{1,3}\.){3}\d{1,3}:\d+")
 
-#: Files that a wheel has to bring.
+#: Files that every wheel must contain.
 NEEDED = ("stretch/cli/__init__.py", "scheduler/tools/boards/agent.py", "predictors/profiles/pixel6.toml", "stretch/_recipes/designs/")
 
-#: A small network, branched by this checkout.
+#: Command that branches a small network with this checkout.
 BRANCH = ("branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", "--alpha", "100", "--quiet")
 
 #: Extras that are tried in addition to the base install.
@@ -48,11 +48,11 @@ EXTRAS = ("plot", "torch")
 
 
 class FailedError(Exception):
-    """A step that went wrong, in a sentence."""
+    """A failed step, with a sentence for the user."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Try everything and print the table; gives the exit code."""
+    """Try everything and print the table; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", action="append", metavar="PATH", help="a Python to try; repeat; all that are found if left out")
     parser.add_argument("--on", action="append", default=[], metavar="HOST", help="a board to try the installed program on; repeat")
@@ -84,7 +84,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def build(dist: Path) -> tuple[Path, Path]:
-    """Return the wheel and the sdist, alone in a folder."""
+    """Build the wheel and the sdist as the only ones in a folder."""
     for old in dist.glob("nn_stretch-*"):
         old.unlink()
     run([sys.executable, "-m", "hatchling", "build", "-d", dist], ROOT)
@@ -93,7 +93,7 @@ def build(dist: Path) -> tuple[Path, Path]:
 
 
 def inspect_packages(wheel: Path, sdist: Path, changelog: str) -> dict[str, str]:
-    """Check the files themselves."""
+    """Check the contents of the wheel and the sdist."""
     with zipfile.ZipFile(wheel) as packed:
         inside = {name: packed.read(name) for name in packed.namelist()}
     with tarfile.open(sdist) as archive:
@@ -109,7 +109,7 @@ def inspect_packages(wheel: Path, sdist: Path, changelog: str) -> dict[str, str]
 
 
 def check_complete(inside: Mapping[str, bytes], source: Mapping[str, bytes]) -> str:
-    """Refuse a wheel that lacks something that the sdist has or that every wheel brings."""
+    """Refuse a wheel without a file of the sdist or a required one."""
     missing = [name for name in NEEDED if not any(item.startswith(name) for item in inside)]
     missing += [name for name in source if name.split("/")[0] in ("stretch", "scheduler", "predictors") and name not in inside]
     if missing:
@@ -118,7 +118,7 @@ def check_complete(inside: Mapping[str, bytes], source: Mapping[str, bytes]) -> 
 
 
 def check_version(stated: str, name: str, files: Mapping[str, bytes], changes: str) -> str:
-    """Refuse a version that is not the same everywhere, or whose changes are not listed under its name."""
+    """Refuse a version that differs between places, or whose changes are not listed under its name."""
     if f"nn_stretch-{stated}-" not in name or f'__version__ = "{stated}"' not in files["stretch/__init__.py"].decode():
         raise FailedError(f"pyproject.toml says {stated}, and {name} or stretch.__version__ something else")
     newest = re.search(r"^## (.+)$", changes, re.MULTILINE)
@@ -148,7 +148,7 @@ def check_names(files: Mapping[str, bytes]) -> str:
 
 
 def find_pythons() -> list[str]:
-    """Return the pythons of each series that run: one on the PATH, else one that pyenv or uv keeps."""
+    """Return the working Pythons of each series: one on the PATH, else one of pyenv or uv."""
     pythons = []
     for series in SERIES:
         kept = [
@@ -161,7 +161,7 @@ def find_pythons() -> list[str]:
 
 
 def version(python: str) -> str:
-    """Return the version of a Python; empty where it does not run."""
+    """Return the version of a Python; empty if it does not run."""
     try:
         return run([python, "-c", "import platform; print(platform.python_version())"], Path.cwd()).strip()
     except FailedError:
@@ -171,7 +171,7 @@ def version(python: str) -> str:
 def try_install(
     python: str, file: Path, bundle: Path, place: Path, hosts: Mapping[str, Sequence[str]], extras: Sequence[str] = ()
 ) -> dict[str, str]:
-    """Install a file alone into a new environment, use it there and on boards, then add extras."""
+    """Install a file into a new environment, use it there and on boards, then add extras."""
     folder = place / "bin"
     stretch = program(folder)
     plain = ("run", bundle, "--repeat", "2", "--warmup", "0", "--json", "--quiet")
@@ -224,7 +224,7 @@ def try_install(
 
 
 def steps(functions: Mapping[str, Callable[[], str]]) -> dict[str, str]:
-    """Return the result of each step; after a failure the other steps go on."""
+    """Run all steps, also after a failure, and return their results."""
     done = {}
     for name, step in functions.items():
         try:
@@ -235,12 +235,12 @@ def steps(functions: Mapping[str, Callable[[], str]]) -> dict[str, str]:
 
 
 def program(folder: Path) -> Path:
-    """Return the command line of an environment."""
+    """Return the path of an environment's command line."""
     return folder / "stretch"
 
 
 def run(words: Sequence[object], folder: Path) -> str:
-    """Return the output of a program, run in a folder without anything of this environment."""
+    """Run a program in a folder without variables of this environment, and return its output."""
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
     try:
         done = subprocess.run(list(map(str, words)), cwd=folder, env=kept, capture_output=True, text=True, check=False)
@@ -255,7 +255,7 @@ def run(words: Sequence[object], folder: Path) -> str:
 
 
 def table(rows: Mapping[str, Mapping[str, str]]) -> str:
-    """Return the steps of each row, one a line."""
+    """Return a text with one line per step of each row."""
 
     def lines() -> Iterator[str]:
         for name, row in rows.items():

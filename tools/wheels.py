@@ -16,19 +16,19 @@ import msgspec
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "requirements" / "wheels.json"
-#: Names of systems in uv, by what this project calls them.
+#: Names of systems in uv, by their names in this project.
 SYSTEMS = {
     "Linux x86-64, glibc 2.28": "x86_64-unknown-linux-gnu",
     "Linux aarch64, glibc 2.28": "aarch64-unknown-linux-gnu",
     "Windows x86-64": "x86_64-pc-windows-msvc",
     "macOS arm64": "aarch64-apple-darwin",
 }
-#: Files for developers, or for Linux alone.
+#: Extras for developers, or for Linux only.
 EXCLUDED = ("dev", "site", "qnn")
 
 
 def environment() -> dict[str, str]:
-    """This process's, with the index and the certificate that pip was given: uv does not read them."""
+    """Return this process's environment, with the index and the certificate from pip's settings, which uv does not read."""
     words = [sys.executable, "-m", "pip", "config", "list"]
     lines = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
     settings = {key.rpartition(".")[2]: value.strip("'") for key, _, value in (line.partition("=") for line in lines)}
@@ -36,12 +36,12 @@ def environment() -> dict[str, str]:
     return {**{name: value for name, value in given.items() if value}, **os.environ}
 
 
-#: How uv names a package without a wheel for a system.
+#: Pattern of uv's message about packages without a wheel for a system.
 _LACKING = re.compile(r"([\w-]+)(?:\{[^}]*\})?(?:[<>=]\S*)? (?:has|have) no wheels with a matching platform tag")
 
 
 def missing(system: str, extra: str | None) -> list[str]:
-    """Return the packages for which an install finds no wheel; empty if it resolves from wheels alone."""
+    """Return the packages for which an install finds no wheel; empty if wheels resolve it."""
     words = [sys.executable, "-m", "uv", "pip", "compile", "pyproject.toml", "--quiet", "--python-version", "3.11"]
     words += ["--python-platform", SYSTEMS[system], "--only-binary", ":all:", *(["--extra", extra] if extra else [])]
     done = subprocess.run(words, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
@@ -50,7 +50,7 @@ def missing(system: str, extra: str | None) -> list[str]:
 
 
 def main() -> int:
-    """Write the record; 1 where the base install lacks a wheel."""
+    """Write the record; return 1 if the base install lacks a wheel."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = [None, *(name for name in project["optional-dependencies"] if name not in EXCLUDED)]
     answers = {extra or "base": {system: missing(system, extra) for system in SYSTEMS} for extra in extras}

@@ -111,7 +111,7 @@ def profile_there(board: Board, name: str, out: Path, words: Sequence[str], resu
 
 
 def flags(quiet: bool, **values: Any) -> list[str]:
-    """Return the arguments of a command line (`values`: values by flag, with `_` for `-`; None and False are omitted, lists repeat a flag)."""
+    """Return the arguments of a command line (`values`: by flag, with `_` for `-`; None and False are omitted, lists repeat a flag)."""
     words = ["--quiet"] if quiet else []
     for name, value in values.items():
         flag = f"--{name.replace('_', '-')}"
