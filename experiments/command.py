@@ -1,4 +1,4 @@
-"""Programs of experiments, and a command of `stretch` in a process of its own."""
+"""Error handling for programs of experiments, and commands of `stretch` in separate processes."""
 
 import json
 import os
@@ -9,12 +9,12 @@ from typing import Any
 
 from predictors.errors import StretchError
 
-#: Command that starts `stretch`; where the package is not installed, PYTHONPATH names its folder.
+#: Command that starts `stretch`; if the package is not installed, PYTHONPATH names its folder.
 STRETCH = [sys.executable, "-P", "-c", "import sys; sys.argv[0] = 'stretch'\nfrom stretch.cli import app\napp()"]
 
 
 def program(main: Callable[[], None]) -> None:
-    """Run a program; an error is one sentence and its exit code."""
+    """Run a program; an error prints one sentence and sets the exit code."""
     try:
         main()
     except StretchError as error:
@@ -23,14 +23,14 @@ def program(main: Callable[[], None]) -> None:
 
 
 def stretch(*words: object, **environment: str) -> Any:
-    """Return what a command of `stretch` prints as JSON.
+    """Run a command of `stretch` and return its JSON output.
 
     Args:
-        words: Its words.
+        words: Words of the command.
         environment: Variables that differ from those of this process.
 
     Raises:
-        StretchError: If it fails.
+        StretchError: If the command fails.
     """
     command = [*STRETCH, *map(str, words), "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=False, env=os.environ | environment)

@@ -1,4 +1,4 @@
-"""Facts that jobs on GPU machines write with their numbers, and their statement in records."""
+"""Facts that jobs on GPU machines write with their numbers, and their form in records."""
 
 import json
 import math
@@ -32,7 +32,7 @@ class Origin(TypedDict):
 
 
 def facts() -> dict[str, Any]:
-    """GPU, or the processor where there is none, cores, memory, system, load, time and versions of the machine this runs on."""
+    """Return GPU (or processor if there is none), cores, memory, system, load, time and versions of this machine."""
     import torch
 
     return {
@@ -55,7 +55,7 @@ def origin(runs: Sequence[Mapping[str, Any]]) -> Origin:
     """Return where and when runs were made, from the facts in their results; missing facts stay unknown.
 
     Args:
-        runs: One or more results; the first one's machine represents all, the latest date and the highest load.
+        runs: One or more results; the machine of the first one represents all, with the latest date and the highest load.
     """
     first = runs[0]
     return {
@@ -67,13 +67,13 @@ def origin(runs: Sequence[Mapping[str, Any]]) -> Origin:
 
 
 def side_by_side(work: Callable[..., Any], jobs: Sequence[tuple[Any, ...]], count: int, seconds: float = math.inf) -> Iterator[Any]:
-    """Yield the results of jobs as they come, each in a process of its own: small networks leave most of a GPU idle.
+    """Yield the results of jobs as they finish, each in a separate process, because small networks leave most of a GPU idle.
 
     Args:
-        work: Function of a module.
-        jobs: Its arguments. A job that fails is reported and left out.
-        count: Jobs at a time.
-        seconds: After these, jobs that are not done are stopped.
+        work: Function at the top level of a module.
+        jobs: Arguments of each job. A job that fails is reported and left out.
+        count: Number of jobs at a time.
+        seconds: Time after which unfinished jobs are stopped.
     """
     end = time.monotonic() + seconds
     with multiprocessing.get_context("spawn").Pool(count, maxtasksperchild=1) as pool:
@@ -84,7 +84,7 @@ def side_by_side(work: Callable[..., Any], jobs: Sequence[tuple[Any, ...]], coun
             except multiprocessing.TimeoutError:
                 sys.stderr.write(f"{len(jobs) - done} jobs were not done in time\n")
                 return
-            except Exception as error:  # one that fails must not take the others with it
+            except Exception as error:  # one failed job must not stop the others
                 sys.stderr.write(f"a job failed: {type(error).__name__}: {error}\n")
 
 
@@ -93,7 +93,7 @@ def _call(work: Callable[..., Any], job: tuple[Any, ...]) -> Any:
 
 
 def device_and_images(data: Path) -> "tuple[torch.device, tuple[ImageSet, ImageSet]]":
-    """Return the GPU, or the CPU where there is none, and the prepared images on it, for training and for testing."""
+    """Return the GPU, or the CPU without one, and the prepared training and test images on it."""
     import torch
 
     from stretch.train.images import load_arrays
@@ -105,7 +105,7 @@ def device_and_images(data: Path) -> "tuple[torch.device, tuple[ImageSet, ImageS
 
 
 def fp32_accuracy(model: Any, images: "ImageSet", normalise: "Normalise") -> float:
-    """Top-1 of a network on images, in fp32."""
+    """Return the top-1 accuracy of a network on images, in fp32."""
     from stretch.train.loop import evaluate
     from stretch.train.recipe import TrainConfig
 
@@ -113,7 +113,7 @@ def fp32_accuracy(model: Any, images: "ImageSet", normalise: "Normalise") -> flo
 
 
 def train_side_by_side(runs: "Sequence[Run]", evaluate_every: int = 10) -> None:
-    """Train several runs on one GPU, a step of each in turn on streams of their own: a small network leaves most of a large GPU idle."""
+    """Train several runs on one GPU, one step of each in turn on separate streams, because a small network leaves most of a GPU idle."""
     import torch
 
     waiting = [

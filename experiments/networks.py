@@ -1,4 +1,4 @@
-"""The networks that experiments plan for, as operators, and requests in a profile's own precisions."""
+"""Operator graphs of the networks in experiments, and requests in a profile's own precisions."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 from predictors.devices import DeviceProfile
 from predictors.graph import OpGraph
 
-#: The networks of paper 003 by the names that load them, all at 224×224.
+#: Networks of paper 003 by the names that load them, all at 224×224.
 MODELS = {
     "resnet34": "ResNet-34",
     "resnet50": "ResNet-50",
@@ -20,14 +20,14 @@ INPUT = (1, 3, 224, 224)
 
 
 def graph_of(model: str, shape: tuple[int, ...] | None = INPUT) -> OpGraph:
-    """Return a network as operators, weights left out; at the input size that it is made for if `shape` is None."""
+    """Return the operator graph of a network without weights; at its default input size if `shape` is None."""
     from stretch.stages.network import read_network
 
     return read_network(model, shape, weights="none", fit_statistics=False).graph
 
 
 def largest_difference(bundle: Path, module: Callable[[Any], Any], shape: tuple[int, ...]) -> float:
-    """Return the difference of the scheduler's output of a bundle from a module's for one random input, at most, relative to the largest output."""
+    """Return the maximum difference of a bundle's output by the scheduler from a module's for one random input, over the largest output."""
     import numpy as np
     import torch
 
@@ -42,6 +42,6 @@ def largest_difference(bundle: Path, module: Callable[[Any], Any], shape: tuple[
 
 
 def own_precisions(device: DeviceProfile, processors: str) -> dict[str, Any]:
-    """Return the options of a request for some processors, names with commas, in the profile's default precisions, int8 among them."""
+    """Return the options of a request for processors (names with commas) in the profile's default precisions, which may be int8."""
     names = tuple(processors.split(","))
     return {"processors": names, "precision": {name: device.processor(name).default_precision for name in names}}

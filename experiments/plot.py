@@ -1,7 +1,7 @@
-"""Plots of records as SVG: `python -m experiments.plot` draws those listed in `PLOTS` and `LINES`.
+"""Plots of records as SVG: `python -m experiments.plot` draws all of `PLOTS` and `LINES`.
 
-Two kinds are enough: a dot a row on a shared axis, with its interval where there is one, so
-that rows can be compared without colour; and a line a column over the rows' numbers.
+There are two kinds: dots on a shared axis, one per row, with their intervals if there are any, so
+that rows can be compared without colour; and lines over the rows' numbers, one per column.
 """
 
 import sys
@@ -18,10 +18,10 @@ WIDTH, LEFT, RIGHT, ROW, TOP = 860, 330, 40, 26, 64
 
 @dataclass(frozen=True)
 class Plot:
-    """One picture."""
+    """A picture with one dot per row."""
 
     record: str  # Path of the record.
-    table: str  # Its table.
+    table: str  # Name of the table.
     value: str  # Column of the dots.
     title: str  # Subject of the picture.
     out: str  # Path of the picture.
@@ -31,11 +31,11 @@ class Plot:
 
 @dataclass(frozen=True)
 class Lines:
-    """A picture of columns over the first one, which counts."""
+    """Lines of columns over the first column, which counts."""
 
     record: str  # Path of the record.
-    table: str  # Its table.
-    columns: dict[str, str]  # Columns of the lines, and how each is dashed: lengths of stroke and gap, empty for a whole line.
+    table: str  # Name of the table.
+    columns: dict[str, str]  # Columns of the lines with their dashes: lengths of stroke and gap, empty for a solid line.
     title: str  # Subject of the picture.
     out: str  # Path of the picture.
 
@@ -104,7 +104,7 @@ def _head(title: str, height: int) -> list[str]:
 
 
 def draw(plot: Plot, root: Path = ROOT) -> str:
-    """Return the picture as SVG.
+    """Draw a picture with one dot per row as SVG.
 
     Args:
         plot: Plot to draw.
@@ -146,7 +146,7 @@ def draw(plot: Plot, root: Path = ROOT) -> str:
 
 
 def draw_lines(plot: Lines, root: Path = ROOT) -> str:
-    """Return the picture as SVG, its values on a logarithmic axis.
+    """Draw a picture of lines as SVG, with values on a logarithmic axis.
 
     Args:
         plot: Plot to draw.

@@ -1,11 +1,11 @@
-"""Records of measurements: numbers together with what they depend on.
+"""Records of measurements: numbers together with their conditions.
 
 A record is a JSON file ``experiments/<id>/results/<name>.json``. It holds
 named tables; every row of a table has the same columns, and the first column
-names the row. Where a table, a column or a row came about otherwise than the
-record says as a whole, ``about`` states how. README files show tables and single
-values from records through `experiments.render`, so that a number is written
-down once.
+names the row. If the origin of a table, a column or a row differs from that of the
+record, ``about`` describes it. README files show tables and single
+values from records through `experiments.render`, so that every number is written
+only once.
 """
 
 import datetime
@@ -25,45 +25,45 @@ from stretch.profile.environment import OTHERS, processor_name, version
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMA = 2
-#: Mean number of busy processes over the minute before this process, which is before its run: later it is the run itself.
+#: Mean number of busy processes in the minute before this process, and thus before its run; a later value would include the run.
 LOAD = os.getloadavg()[0]
 
 Source = Literal["measured", "simulated", "predicted", "paper"]
-#: Repetitions behind a number; None where nothing is repeated, or, for a part of a record, as said one level above.
+#: Repetitions of each number. None if nothing is repeated or, for a part of a record, if the next level above states it.
 Runs = int | Literal["not recorded"] | None
 Value = bool | int | float | str | None
 Row = dict[str, Value]
 
 
 class Machine(msgspec.Struct, forbid_unknown_fields=True):
-    """Where a record was made; None where nobody wrote it down."""
+    """Machine of a record; None for facts that were not recorded."""
 
     processor: str  # Name of the processor.
     cores: int | None  # Number of cores the process could use.
-    memory_gib: float | None  # Memory of the machine.
+    memory_gib: float | None  # Memory of the machine in GiB.
     system: str | None  # Operating system and architecture.
 
 
 class Commit(msgspec.Struct, forbid_unknown_fields=True):
     """The state of the code that wrote a record."""
 
-    hash: str  # Of HEAD.
-    dirty: bool  # Whether tracked files other than records differed from it.
+    hash: str  # Hash of HEAD.
+    dirty: bool  # Whether tracked files other than records differed from the commit.
 
 
 class Facts(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """How numbers came about; None: as the level above says."""
+    """Origin of numbers; None for facts that the next level above states."""
 
-    source: Source | None = None  # Measured, simulated, predicted or from the paper.
+    source: Source | None = None  # Whether numbers are measured, simulated, predicted or from the paper.
     runs: Runs = None  # Number of repetitions behind each number.
-    interleaved: bool | None = None  # Whether the networks took turns.
+    interleaved: bool | None = None  # Whether the compared networks took turns.
 
 
 class About(Facts, forbid_unknown_fields=True, omit_defaults=True):
-    """How the numbers of one table came about, as far as the record does not say it for all."""
+    """Origin of one table's numbers, as far as it differs from the record's."""
 
     columns: dict[str, Facts] = {}  # Columns that differ from the table.
-    rows: dict[str, Facts] = {}  # Rows that differ from the table, by the value of their first column.
+    rows: dict[str, Facts] = {}  # Rows that differ from the table, by the value in their first column.
 
 
 class Record(msgspec.Struct, forbid_unknown_fields=True):
@@ -71,23 +71,23 @@ class Record(msgspec.Struct, forbid_unknown_fields=True):
 
     schema: int  # Version of this schema.
     experiment: str  # Folder under ``experiments``.
-    source: Source  # How the numbers came about.
-    date: str  # When it was run, ISO 8601: day, or day and time in UTC.
-    commit: Commit | None  # Code that wrote it; None if that was not recorded.
-    recorded_in: str | None  # Hash of the commit that the file was last written in, where the writer did not note its own.
+    source: Source  # Origin of the numbers.
+    date: str  # Date of the run, ISO 8601: day, or day and time in UTC.
+    commit: Commit | None  # Commit of the code that wrote the record; None if not recorded.
+    recorded_in: str | None  # Hash of the commit in which the file was last written, if the writer did not record its own.
     command: str  # Command that reproduces it.
-    runs: Runs  # Number of repetitions behind each number; None where nothing is repeated.
-    interleaved: bool | None  # Whether networks took turns; None where nothing is compared, or nobody wrote it down.
-    load: float | None  # Mean number of busy processes over the minute before the run; None where it says nothing.
-    machine: Machine | None  # Where it ran; None where no machine has to do with the numbers.
-    versions: dict[str, str]  # Versions of the packages that matter.
+    runs: Runs  # Number of repetitions behind each number; None if nothing is repeated.
+    interleaved: bool | None  # Whether networks took turns; None if nothing is compared, or if it was not recorded.
+    load: float | None  # Mean number of busy processes in the minute before the run; None if it has no effect.
+    machine: Machine | None  # Machine of the run; None if the numbers depend on no machine.
+    versions: dict[str, str]  # Versions of the relevant packages.
     tables: dict[str, list[Row]]  # Rows by table name.
     about: dict[str, About] = {}  # Differences of a table, by its name.
     notes: list[str] = []  # Remarks to read before the numbers.
     corrected: list[str] = []  # Changes to the file after the run, and their reasons.
 
     def facts(self, table: str, row: str = "", column: str = "") -> Facts:
-        """Return how a table, or one of its rows, columns or cells, came about.
+        """Return the origin of a table, or of one of its rows, columns or cells.
 
         Args:
             table: Name of the table.
@@ -105,15 +105,15 @@ class Record(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def this_machine() -> Machine:
-    """Return the machine this runs on."""
+    """Return this machine."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return Machine(processor_name(), len(available_cores()), round(memory, 1), f"{platform.system()} {platform.machine()}")
 
 
 def this_commit(root: Path = ROOT) -> Commit | None:
-    """HEAD of the checkout and whether tracked files differ from it; None outside of git.
+    """Return HEAD of the checkout and whether tracked files differ from it; None outside git.
 
-    Records do not count as a difference: they are what the code writes.
+    Changed records do not count as a difference, because the code writes them.
     """
     git = ["git", "-C", str(root)]
     try:
@@ -144,25 +144,25 @@ def write_record(
     versions: Mapping[str, str] | None = None,
     date: str | None = None,
 ) -> Record:
-    """Write a record, whole or not at all; the commit is noted by this function itself.
+    """Write a record, completely or not at all; this function records the commit.
 
     Args:
         path: ``experiments/<id>/results/<name>.json``.
         tables: Rows by table name; the first column names the row.
-        source: How the numbers came about.
+        source: Origin of the numbers.
         command: Command that reproduces it, such as ``python -m experiments.executor.run``.
-        runs: Number of repetitions behind each number; None where nothing is repeated.
-        load: Mean number of busy processes before the run; None where it says nothing.
-        interleaved: Whether networks took turns; None where nothing is compared.
+        runs: Number of repetitions behind each number; None if nothing is repeated.
+        load: Mean number of busy processes before the run; None if it has no effect.
+        interleaved: Whether networks took turns; None if nothing is compared.
         about: Differences of single tables, columns or rows.
         notes: Remarks to read before the numbers.
-        machine: Where the numbers were measured, if not here; a paper has none.
-        versions: Packages there, if not here.
-        date: When it was run, if not now.
+        machine: Machine of the measurements, if not this one; a paper has none.
+        versions: Packages of that machine, if not this one.
+        date: Date of the run, if not now.
 
     Raises:
         StretchError: If a table has no rows, its rows differ in columns, or
-            `about` names a table, column or row that is not there.
+            `about` names a missing table, column or row.
     """
     here = {"python": platform.python_version()} | {name: result for name in ("nn-stretch", *OTHERS) if (result := version(name))}
     record = Record(
@@ -188,10 +188,10 @@ def write_record(
 
 
 def save_record(path: Path, record: Record) -> None:
-    """Check a record and write it, whole or not at all.
+    """Check a record and write it, completely or not at all.
 
     Raises:
-        StretchError: If it contradicts itself.
+        StretchError: If the record contradicts itself.
     """
     _check(record, path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -207,7 +207,7 @@ def read_record(path: Path) -> Record:
     """Read and check a record.
 
     Raises:
-        StretchError: If the file cannot be read or is no record.
+        StretchError: If the file cannot be read or is not a record.
     """
     try:
         record = msgspec.json.decode(path.read_bytes(), type=Record)
@@ -244,7 +244,7 @@ def _check_table(name: str, rows: list[Row], path: Path) -> None:
 
 
 def _check_about(record: Record, path: Path) -> None:
-    """Facts are about existing tables, and a measurement says how often it was made."""
+    """Refuse facts about missing tables, rows or columns, and measurements without a number of runs."""
     for name, about in record.about.items():
         if name not in record.tables:
             raise StretchError(f"{path} says something about the table `{name}`, which it does not have")

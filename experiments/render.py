@@ -1,16 +1,16 @@
 """Fill the blocks of README and docs from records: `python -m experiments.render [--check]`.
 
-A page holds blocks, one for a table or for some paragraphs::
+A page holds blocks, one per table or group of paragraphs::
 
     <!-- block headline -->
     …written by this program from experiments/blocks/headline.txt…
     <!-- /block -->
 
     <!-- block experiments/executor/results/host.json#efficiency -->
-    …the whole table, and what its numbers depend on…
+    …the whole table, and the conditions of its numbers…
     <!-- /block -->
 
-`experiments.templates` says what a template may hold.
+`experiments.templates` describes templates.
 """
 
 import argparse
@@ -38,11 +38,11 @@ def render(text: str, where: str, root: Path = ROOT) -> str:
 
     Args:
         text: The page.
-        where: Its name, for errors.
+        where: Name of the page, for errors.
         root: Folder that names of records and templates are relative to.
 
     Raises:
-        StretchError: If a block is not closed, or it or its template names something that is not there.
+        StretchError: If a block is not closed, or if the block or its template names something that does not exist.
     """
     if len(list(filter(None, MARKER.findall(text)))) != 2 * len(BLOCK.findall(text)):
         raise StretchError(
@@ -69,7 +69,7 @@ def content(name: str, where: str, root: Path) -> str:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Render every page; with ``--check`` change nothing and return 1 if a page is out of date."""
+    """Render every page; with ``--check`` change no page, and return 1 if one is out of date."""
     parser = argparse.ArgumentParser(prog="python -m experiments.render", description="Fill README and docs from records.")
     parser.add_argument("--check", action="store_true", help="change nothing; fail if a page is out of date")
     options = parser.parse_args(words)

@@ -1,4 +1,4 @@
-"""Text and tables made from records, as templates say: what `experiments.render` puts into blocks of pages.
+"""Text and tables from records by templates; `experiments.render` writes them into blocks of pages.
 
 A template is text with directives::
 
@@ -9,9 +9,9 @@ A template is text with directives::
     rows: resnet50 pixel6 = ResNet-50, Pixel 6 }}
     {{ origin nets }}
 
-``use`` names a table for the directives below it. A value is named by table, row
+``use`` names a table for the directives after it. A value is named by table, row
 (its first column) and column, and may end in a format such as ``:.2f`` or ``:.0%``. Without ``rows`` or ``columns`` a table is shown
-whole; a column's text may hold several columns in braces,
+whole; a column's text may hold several columns in braces, each
 with a number of decimals.
 """
 
@@ -28,7 +28,7 @@ FIELD = re.compile(r"\{([^{}:]+)(?::\.(\d)f)?\}")
 
 
 class Tables:
-    """Tables of records by their name, ``FILE#TABLE`` or what ``use`` calls it.
+    """Tables of records by name: ``FILE#TABLE``, or a short name from ``use``.
 
     Args:
         root: Folder that record names are relative to.
@@ -40,11 +40,11 @@ class Tables:
         self._named: dict[str, str] = {}
 
     def use(self, name: str, target: str) -> None:
-        """Call a table by a short name from here on."""
+        """Give a table a short name for the following directives."""
         self._named[name] = target
 
     def find(self, name: str) -> tuple[Record, str]:
-        """Return the record and the name of its table.
+        """Return a table's record and the table's name in it.
 
         Raises:
             StretchError: If there is no such record or table.
@@ -66,7 +66,7 @@ class Tables:
         """Return a row by the value of its first column.
 
         Raises:
-            StretchError: If there is none.
+            StretchError: If there is no such row.
         """
         record, table = self.find(name)
         first = next((item for item in record.tables[table] if str(next(iter(item.values()))) == row), None)
@@ -75,7 +75,7 @@ class Tables:
         return first
 
     def cell(self, row: Row, column: str, decimals: str | None = None) -> str:
-        """Return one value as it stands on a page, to so many decimals or as `show` has it.
+        """Return one value as shown on a page, with these decimals or in the form of `show`.
 
         Raises:
             StretchError: If there is no such column.
@@ -87,10 +87,10 @@ class Tables:
 
 
 def fill(template: str, where: str, root: Path) -> str:
-    """Return a template with all its directives carried out, ending in one line feed.
+    """Return a template with all directives replaced, ending in one line feed.
 
     Raises:
-        StretchError: If it names a record, table, row or column that is not there.
+        StretchError: If the template names a missing record, table, row or column.
     """
     tables = Tables(root, where)
 
@@ -110,7 +110,7 @@ def fill(template: str, where: str, root: Path) -> str:
 
 
 def value(tables: Tables, words: str, where: str) -> str:
-    """Return the value ``TABLE/ROW/COLUMN``, TABLE a name given by ``use``."""
+    """Return the value ``TABLE/ROW/COLUMN``, where TABLE is a name from ``use``."""
     words, colon, form = words.partition(":.") if re.search(r":\.\d[f%]$", words) else (words, "", "")
     parts = words.split("/", 2)
     if len(parts) != 3:
@@ -121,13 +121,13 @@ def value(tables: Tables, words: str, where: str) -> str:
 
 
 def whole_table(root: Path, name: str, where: str) -> str:
-    """Return a table with all rows and columns, and below it what its numbers depend on."""
+    """Return a table with all rows and columns, followed by the conditions of its numbers."""
     tables = Tables(root, where)
     return f"{chosen_table(tables, name)}\n\n{provenance(*tables.find(name))}\n"
 
 
 def chosen_table(tables: Tables, words: str) -> str:
-    """Return a table with those rows and columns that a directive names, in its order and with its titles."""
+    """Return a table with the rows and columns in a directive, in its order and with its titles."""
     name, *lines = words.split("\n")
     options = {key.strip(): text for key, _, text in (line.partition(":") for line in lines)}
     record, table = tables.find(name.strip())
@@ -143,13 +143,13 @@ def chosen_table(tables: Tables, words: str) -> str:
 
 
 def choices(text: str) -> dict[str, str]:
-    """Return ``a = title | b`` as a dictionary; a name without a title is its own."""
+    """Parse ``a = title | b`` into a dictionary; a name without a title is its own title."""
     pairs = (part.rpartition(" = ") if " = " in part else (part, "", part) for part in text.split("|"))
     return {name.strip(): title.strip() for name, _, title in pairs}
 
 
 def markdown_table(tables: Tables, columns: dict[str, str], rows: list[Row]) -> str:
-    """Return the rows as a table of Markdown; columns of numbers are set to the right."""
+    """Return the rows as a Markdown table; columns of numbers are right-aligned."""
     numeric = [column in rows[0] and all(isinstance(row[column], int | float) or row[column] is None for row in rows) for column in columns]
 
     def cell(row: Row, column: str) -> str:
@@ -165,7 +165,7 @@ def markdown_table(tables: Tables, columns: dict[str, str], rows: list[Row]) -> 
 
 
 def provenance(record: Record, table: str) -> str:
-    """Return the conditions of the numbers of a table: source, date, commit, machine, versions, load, runs, and differences within it."""
+    """Return the conditions of a table's numbers: source, date, commit, machine, versions, load, runs, and differences within it."""
     facts = record.facts(table)
     versions = ", ".join(f"{name} {record.versions[name]}" for name in ("nn-stretch", "onnxruntime", "torch") if name in record.versions)
     parts = [
@@ -184,14 +184,14 @@ def provenance(record: Record, table: str) -> str:
 
 
 def commit(record: Record) -> str:
-    """By which code, or in which commit the file was last written."""
+    """Return the commit of the code, or the commit in which the file was last written, as text."""
     if record.commit is not None:
         return f", commit {record.commit.hash[:7]}{' with changes' if record.commit.dirty else ''}"
     return f", recorded in {record.recorded_in[:7]}" if record.recorded_in else ""
 
 
 def machine(record: Record) -> str:
-    """Return where it ran, as far as that is known."""
+    """Return the machine of a record as text, as far as it is known."""
     result = record.machine
     if result is None or record.source in ("predicted", "paper"):
         return ""
@@ -201,14 +201,14 @@ def machine(record: Record) -> str:
 
 
 def how_often(facts: Facts) -> str:
-    """Return the runs, and whether networks took turns."""
+    """Return the number of runs, and whether networks took turns, as text."""
     runs = "number of runs not recorded" if facts.runs == "not recorded" else f"{facts.runs} run{'s' if facts.runs != 1 else ''}"
     turns = {True: "interleaved", False: "not interleaved", None: ""}[facts.interleaved]
     return ", ".join(filter(None, (runs if facts.runs is not None else "", turns)))
 
 
 def show(result: Value) -> str:
-    """Return a value as a table shows it: numbers to three digits."""
+    """Return a value as shown in a table, numbers with three digits."""
     match result:
         case None:
             return "–"

@@ -18,7 +18,7 @@ from stretch.planning.cost.compare import NO_CLEAR_WINNER
 from stretch.stages.advise import BranchesAdvice, DeviceAdvice, advise
 
 HERE = Path(__file__).parent
-#: The goal: one network on all profiles, on one core.
+#: The goal for one network on all profiles, on one core.
 TIMED, GOAL_S = "resnet50", 20.0
 Row = dict[str, Value]
 
@@ -66,20 +66,20 @@ def _row(name: str, answer: DeviceAdvice) -> Row:
 
 
 def columns(kind: str, branches: BranchesAdvice | None) -> Row:
-    """Return the speed-up of branches of a kind with its interval."""
+    """Return the columns with the speed-up of branches of a kind and its interval."""
     columns = {"": "speedup", ", low": "low", ", high": "high"}
     return {f"{kind}{name}": None if branches is None else round(getattr(branches, key), 2) for name, key in columns.items()}
 
 
 def _low(row: Row) -> float:
-    """Lower end of the speed-up that is advised."""
+    """Return the lower end of the interval of the recommended kind's speed-up."""
     value = row[f"{row['recommended']}, low"]
     assert isinstance(value, float)
     return value
 
 
 def _cells(device: str, by_network: dict[str, list[DeviceAdvice]]) -> Row:
-    """Return one device: what is advised for each network."""
+    """Return the row of one device, with the recommendation for each network."""
     cells = {name: _cell(next(answer for answer in result if answer.device == device)) for name, result in by_network.items()}
     return {"device": device, **cells}
 
@@ -107,12 +107,12 @@ def _totals(device_advices: list[DeviceAdvice]) -> Row:
 
 
 def time_it(runs: int) -> None:
-    """Record how long the command takes for one network on all profiles, on one core."""
+    """Record the time of the command for one network on all profiles, on one core."""
     core = min(os.sched_getaffinity(0))
     command = [str(Path(sys.executable).parent / "stretch"), "advise", TIMED, "--json", "--quiet"]
     walls, used = [], []
     with tempfile.TemporaryDirectory() as compiled:
-        # as an installation has it after its first run, whatever this machine forbids
+        # with compiled modules, as in an installation after its first run, even if this machine forbids them
         env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | {"PYTHONPYCACHEPREFIX": compiled}
         for _ in range(runs + 1):
             before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
@@ -141,7 +141,7 @@ def time_it(runs: int) -> None:
 
 
 def main() -> None:
-    """Run one of the two experiments."""
+    """Run the selected experiment."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["answers", "time"], nargs="?", default="answers")
     parser.add_argument("--runs", type=int, default=5)

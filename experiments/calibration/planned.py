@@ -18,21 +18,21 @@ from experiments.records import About, Facts, write_record
 
 HERE = Path(__file__).parent
 DESIGNS = HERE / "designs"
-#: ResNet-18 (He et al. 2016) of three quarters of its width, with the stem for 32×32 images: phones take milliseconds for it,
-#: several exchanges long.
+#: ResNet-18 (He et al. 2016) of three quarters of its width, with the stem for 32×32 images: on phones it takes milliseconds,
+#: several times as many as an exchange.
 NAME, WIDTHS, DEPTH = "resnet18_48_cifar10", (48, 96, 192, 384), 2
 
 
 class Epochs(NamedTuple):
-    """How long is trained."""
+    """Numbers of training epochs."""
 
-    original: int  # The original.
-    unlabelled: int  # A calibrated design without labels.
-    labelled: int  # A calibrated design with labels.
+    original: int  # Epochs of the original.
+    unlabelled: int  # Epochs of a calibrated design without labels.
+    labelled: int  # Epochs of a calibrated design with labels.
 
 
 class Case(NamedTuple):
-    """The planner's options other than its defaults."""
+    """Options of the planner that differ from its defaults."""
 
     device: str
     processors: tuple[str, ...]
@@ -40,12 +40,12 @@ class Case(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As the design's file and the record's row are called."""
+        """Name of the design's file and of the record's row."""
         return f"{self.device} {'+'.join(self.processors)} {self.join}"
 
     @property
     def file(self) -> Path:
-        """Its design."""
+        """File of the case's design."""
         return DESIGNS / f"{self.name.replace(' ', '_').replace('+', '_')}.toml"
 
 
@@ -57,33 +57,33 @@ CASES = (
     Case("a03s", ("cpu", "gpu"), "sum"),
 )
 BATCH, WEIGHT_DECAY = 512, 5e-4
-#: Highest learning rate of the original, and of what starts calibrated: without labels, where the loss grows with the square of the
-#: temperature, and with labels.
+#: Maximum learning rate of the original, and of calibrated networks without and with labels. Without labels, the loss grows with
+#: the square of the temperature.
 RATE, RATE_ALONE, RATE_ON = 0.4, 0.02, 0.05
-#: Options that keep a calibrated start: joins that were solved for have weights that large first steps tear apart (in 3 of 3 seeds).
+#: Options that preserve a calibrated start: large first steps destroy joins that were solved for (with 3 of 3 seeds).
 GENTLY: dict[str, Any] = {"clip": 1.0, "warmup_epochs": 1.0}
-#: Divides scores for soft labels.
+#: Divisor of scores for soft labels.
 TEMPERATURE = 4.0
-#: Steps of a design, in order.
+#: States of a design, in order.
 STATES = ("inherited", "calibrated", "without labels", "with labels")
 
 
 def network() -> Any:
-    """Return the original with fresh weights."""
+    """Return the original with new weights."""
     from stretch.network.models.tiny import BasicBlock, SmallResNet
 
     return SmallResNet(BasicBlock, WIDTHS, DEPTH)
 
 
 def original_graph() -> Any:
-    """Return the original as operators."""
+    """Return the operator graph of the original."""
     from stretch.network.capture import capture
 
     return capture(network().eval(), (1, 3, 32, 32), NAME).graph
 
 
 def planned(case: Case, graph: Any) -> Any:
-    """Return the planner's answer to a case, with its defaults for everything else."""
+    """Return the planner's result for a case, with defaults for all other options."""
     from predictors.devices import load_device
     from stretch.planning.config import PlanConfig
     from stretch.planning.plan import plan
@@ -102,7 +102,7 @@ def write_designs() -> None:
 
 
 class Job(Seed):
-    """One seed of this experiment; rows of its file are not measured again."""
+    """One seed of this experiment; rows in its file are not measured again."""
 
     def __init__(self, seed: int, data: Path, out: Path, epochs: Epochs) -> None:
         super().__init__(seed, data, out / f"planned-{seed}.json", epochs=epochs._asdict())
@@ -115,21 +115,21 @@ class Job(Seed):
             self.add("original", "original", history.accuracy, sum(e.seconds for e in history.epochs))
 
     def config(self, epochs: int, rate: float, **more: Any) -> Any:
-        """Return a run of so many epochs."""
+        """Return the configuration of a run with this many epochs."""
         from stretch.train.recipe import TrainConfig
 
         return TrainConfig(epochs=epochs, batch=BATCH, learning_rate=rate, weight_decay=WEIGHT_DECAY, seed=self.seed, **more)
 
     def add(self, name: str, state: str, accuracy: float, seconds: float) -> None:
-        """Add a row."""
+        """Add a row to the results."""
         self.keep({"name": name, "state": state, "accuracy": accuracy, "seconds": seconds})
 
     def has(self, name: str, state: str) -> bool:
-        """Return whether a row is there."""
+        """Return whether the results contain a row."""
         return any((row["name"], row["state"]) == (name, state) for row in self.rows)
 
     def measure(self, case: Case) -> None:
-        """Every state of a design that is not there yet."""
+        """Measure every state of a design that is not yet in the results."""
         from predictors.devices import load_device
         from stretch.stages.design import read_design
         from stretch.transform import BranchedModel, build
@@ -150,7 +150,7 @@ class Job(Seed):
         self._train_on(case, design, model.state_dict())
 
     def _train_on(self, case: Case, design: Any, state: dict[str, Any]) -> None:
-        """Both runs from the calibrated start, side by side."""
+        """Train from the calibrated start without and with labels, in parallel."""
         import copy
 
         from stretch.train.loop import Run
@@ -169,7 +169,7 @@ class Job(Seed):
             runs[what] = Run(model.to(self.device), self.sets, config, teacher=teacher, labelled=not alone)
         train_side_by_side(list(runs.values()), evaluate_every=max(self.epochs))
         for what, run in runs.items():
-            # in fp32, as the other rows
+            # in fp32, like the other rows
             self.add(case.name, what, self.accuracy(run.model), sum(e.seconds for e in run.history.epochs))
 
 
@@ -182,13 +182,13 @@ def job(seed: int, data: Path, out: Path, epochs: Epochs) -> None:
 
 
 def record(folder: Path) -> None:
-    """Make the record of the seeds in a folder, with predictions for comparison."""
+    """Write the record of the seeds in a folder, with predictions for comparison."""
     from stretch.planning.design.scale import scaled_graph
 
     runs = read_runs(folder, "planned-*.json")
     graph = original_graph()
     epochs = Epochs(**runs[0]["epochs"])
-    # a seed that was started again has another original: each run is compared with its own
+    # a seed that was started again has a different original, so each run is compared with its own
     originals = [next(row["accuracy"] for row in run["rows"] if row["state"] == "original") for run in runs]
     rows = []
     for case in CASES:

@@ -40,22 +40,22 @@ BRANCHED = (
     ("quarter_width", "project", False),
     ("quarter_width", "sum", True),
 )
-#: Training images that calibration sees.
+#: Number of training images for calibration.
 IMAGES = 2048
-#: Steps of Adam in the rows called refined.
+#: Steps of Adam for the rows called refined.
 REFINE = 600
-#: The network that is trained on, and epochs of that, from the calibrated start and from scratch.
+#: Design and join of the network that is trained, and its numbers of epochs, from the calibrated start and from scratch.
 TRAINED = ("depth_only", "sum")
 EPOCHS = (1, 5, 20, 100)
 
 
 class Seed:
-    """One seed: its images, its trained original, and the rows measured so far, which a file keeps.
+    """One seed: its images, its trained original, and the rows measured so far, which are kept in a file.
 
     Args:
-        seed: Of training and of the choice of images.
+        seed: Seed of the training and of the choice of images.
         data: The prepared images.
-        file: Where the rows go.
+        file: File of the rows.
         about: Further facts for the file.
     """
 
@@ -76,7 +76,7 @@ class Seed:
         self.rows: list[dict[str, Any]] = []
 
     def trained(self, module: "nn.Module", name: str, weights: Path, config: "TrainConfig") -> "tuple[Captured, History | None]":
-        """Return the original with the weights of a file; without the file, train it and write one."""
+        """Return the original with the weights in a file; if there is no file, train it and write one."""
         import torch
         from safetensors.torch import load_file, save_file
 
@@ -97,11 +97,11 @@ class Seed:
         return capture(module.eval(), (1, 3, 32, 32), name), history
 
     def accuracy(self, model: "nn.Module") -> float:
-        """Top-1 of a network on the test images, in fp32."""
+        """Return the top-1 accuracy of a network on the test images, in fp32."""
         return fp32_accuracy(model, self.test_set, self.normalise)
 
     def timed(self, make: "Callable[[], BranchedModel]") -> "tuple[BranchedModel, float]":
-        """Return a network and the seconds that it takes to make it."""
+        """Return a network and the time of making it, in seconds."""
         import torch
 
         start = time.perf_counter()
@@ -134,12 +134,12 @@ class Job(Seed):
         self.add("parent", self.parent, self.captured.graph.macs, None if history is None else sum(e.seconds for e in history.epochs))
 
     def add(self, what: str, accuracy: float, macs: int, seconds: float | None) -> None:
-        """Add a row relative to the original."""
+        """Add a row with ratios to the original."""
         ratios = {"of_parent": accuracy / self.parent, "macs_ratio": macs / self.captured.graph.macs}
         self.keep({"what": what, "accuracy": accuracy} | ratios | {"seconds": seconds})
 
     def calibrated(self, design: "BranchDesign", steps: int = 0, **options: Any) -> "BranchedModel":
-        """Return a network built, calibrated and refined by so many steps."""
+        """Return a network that is built, calibrated and refined by this many steps."""
         from stretch.transform import build
         from stretch.transform.calibrate import calibrate
         from stretch.transform.calibrate.split import Images
@@ -152,7 +152,7 @@ class Job(Seed):
         return model
 
     def calibrate(self) -> None:
-        """Every design as built, with joins alone, with fitted layers, and some refined."""
+        """Measure every design as built, with only joins fitted, with fitted layers, and some with refinement."""
         from stretch.transform import build
 
         for name, join, refined in BRANCHED:
@@ -169,7 +169,7 @@ class Job(Seed):
                 self.add(f"{name}, {join}: {label}", self.accuracy(model), model.graph.macs, seconds)
 
     def train(self) -> None:
-        """Some epochs from the calibrated start and as many from scratch, the two side by side."""
+        """Train from the calibrated start and from scratch, with equal numbers of epochs, in parallel."""
         from stretch.train.loop import Run
         from stretch.train.prepare import initialise
         from stretch.train.recipe import TrainConfig
@@ -192,7 +192,7 @@ class Job(Seed):
 
 
 def job(gpu: int, seed: int, data: Path, out: Path, epochs: int) -> None:
-    """Measure one seed on one GPU; its file gets row by row."""
+    """Measure one seed on one GPU; its file grows row by row."""
     os.environ["CUDA_VISIBLE_DEVICES"] = str(gpu)
     work = Job(seed, data, out, epochs)
     work.calibrate()
@@ -200,7 +200,7 @@ def job(gpu: int, seed: int, data: Path, out: Path, epochs: int) -> None:
 
 
 def record(folder: Path) -> None:
-    """Make the record of the seeds in a folder."""
+    """Write the record of the seeds in a folder."""
     runs = read_runs(folder, "calibration-*.json")
     result: dict[str, dict[int, dict[str, Any]]] = {}
     for run in runs:

@@ -13,7 +13,7 @@ EPOCHS = 40
 
 
 def main() -> None:
-    """Make the record."""
+    """Write the record."""
     measured = {str(row["variant"]): row for row in read_record(HERE / "results" / "h200.json").tables["accuracy"]}
     graph, profile = original_graph(), load_device(DEVICE)
     rows: list[Row] = []

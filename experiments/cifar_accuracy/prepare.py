@@ -13,12 +13,12 @@ from PIL import Image
 
 
 def decode(files: list[bytes]) -> NDArray[np.uint8]:
-    """Return the images (n, 32, 32, 3) from JPEG files."""
+    """Decode JPEG files to images (n, 32, 32, 3)."""
     return np.stack([np.asarray(Image.open(io.BytesIO(file)).convert("RGB")) for file in files])
 
 
 def read(path: Path, pool: ProcessPoolExecutor) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return the images and labels of one part: `jpeg` (the files one after another), `offsets`, `labels`."""
+    """Read the images and labels of one part: `jpeg` (the files one after another), `offsets`, `labels`."""
     with np.load(path, allow_pickle=False) as part:
         data, offsets, labels = part["jpeg"].tobytes(), part["offsets"], part["labels"].astype(np.int64)
     files = [data[a:b] for a, b in itertools.pairwise(offsets)]

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 MODEL = "resnet56_cifar10"
-#: Variant → its design file; the original has none.
+#: Design file of each variant; the original has none.
 MAIN: dict[str, str | None] = {
     "sequential": None,
     "branched, deep-narrow + shallow-wide": "deep_narrow_shallow_wide",
     "branched, depth only": "depth_only",
     "sequential control, shallow-wide": "shallow_wide_control",
 }
-#: Meeting points (paper 003, table 3): two branches of full width and half depth, cut where nine blocks a stage allow.
+#: Meeting points (paper 003, table 3): two branches of full width and half depth, divided where nine blocks per stage allow.
 MEETS: dict[str, str | None] = {
     "9 meeting points": "meets_9",
     "6 meeting points": "meets_6",
@@ -53,20 +53,20 @@ RATIOS: dict[str, str | None] = {
 #: Before scaling (paper 003, table 8), at twice the cost.
 REPLICATED: dict[str, str | None] = {"replicated, not scaled": "replicated"}
 VARIANTS = MAIN | MEETS | RATIOS | REPLICATED
-#: Multiples of 8 keep the GPU's matrix units busy; the designs are judged by accuracy, not by a phone's latency.
+#: Multiples of 8 keep the GPU's matrix units busy; the designs are compared by accuracy, not by latency on a phone.
 ALIGN = {"cpu": 8, "gpu": 8, "dsp": 8}
 
-#: Weight and temperature of a teacher's labels, as Zhou et al. 2021 set them for CIFAR.
+#: Weight and temperature of a teacher's labels, as in Zhou et al. 2021 for CIFAR.
 SHARE, TEMPERATURE = 0.7, 4.0
 
 
 def short(variant: str) -> str:
-    """Return a variant as part of a file name."""
+    """Return a variant's name in file names."""
     return VARIANTS[variant] or "sequential"
 
 
 def original_graph() -> "OpGraph":
-    """Return the original as operators."""
+    """Return the operator graph of the original."""
     from stretch.network.capture import capture
     from stretch.network.models.tiny import CifarFamily
 
@@ -77,10 +77,10 @@ def design_of(name: str, graph: "OpGraph", device: str = "mi9", join: str = "") 
     """Return a design of this experiment for the original.
 
     Args:
-        name: Of its file.
+        name: Name of the design's file.
         graph: The original.
         device: Device of the design.
-        join: Replaces the joins of the file; empty keeps them.
+        join: Join for all segments; empty keeps those of the file.
     """
     from msgspec.structs import replace
 
@@ -94,12 +94,12 @@ def design_of(name: str, graph: "OpGraph", device: str = "mi9", join: str = "") 
 
 
 def teacher_file(out: Path) -> Path:
-    """Return where the sequential network with seed 0 leaves its weights, to teach others."""
+    """Return the file of the sequential network's weights with seed 0, which is the teacher."""
     return out / "teacher.safetensors"
 
 
 def job(variant: str, seeds: list[int], data: Path, out: Path, epochs: int, kd: str = "") -> None:
-    """Train one variant from scratch, once for each seed, side by side on one GPU, and write the results."""
+    """Train one variant from scratch, once per seed, in parallel on one GPU, and write the results."""
     import torch
     from safetensors.torch import load_file, save_file
 
@@ -161,7 +161,7 @@ def job(variant: str, seeds: list[int], data: Path, out: Path, epochs: int, kd: 
 
 
 def result_file(out: Path, token: str) -> Path:
-    """Return where a job writes the result of its last seed."""
+    """Return the file to which a job writes the result of its last seed."""
     design, seeds, epochs, *kd = token.split(":")
     return out / f"{'-'.join([design, epochs, seeds.split('+')[-1], *kd])}.json"
 
@@ -175,15 +175,15 @@ def command(token: str, data: Path, out: Path) -> list[str]:
 
 
 def queue(jobs: list[str], data: Path, out: Path) -> int:
-    """Run jobs, one process a GPU, in their order as far as their teacher is ready.
+    """Run jobs, one process per GPU, in order, each once its teacher is ready.
 
     Args:
         jobs: See `command`.
         data: The images.
-        out: Where results go; a job whose result is there is not run again.
+        out: Folder of the results; a job with a result in it is not run again.
 
     Returns:
-        How many failed.
+        Number of failed jobs.
     """
     import torch
 
@@ -227,7 +227,7 @@ def median_minutes(runs: Sequence[dict[str, Any]]) -> float:
 
 
 def record(folder: Path) -> None:
-    """Make the record of the runs in a folder."""
+    """Write the record of the runs in a folder."""
     runs = read_runs(folder)
     rows = []
     for variant, epochs in dict.fromkeys(

@@ -1,6 +1,6 @@
 """Record of scaling ratios, strategies, replication and distillation: `python -m experiments.cifar_accuracy.scaling FOLDER`.
 
-FOLDER holds what `experiments.cifar_accuracy.run queue` wrote.
+FOLDER holds the results of `experiments.cifar_accuracy.run queue`.
 """
 
 import sys
@@ -12,9 +12,9 @@ from experiments.gpu import origin, read_runs
 from experiments.records import Row, read_record, write_record
 
 EPOCHS = 40
-#: Row of the record of meeting points that belongs here, too: the same recipe on the same machines.
+#: Row from the record of meeting points that is also shown here: the same recipe on the same machines.
 BEFORE = "branched, depth only, 40 epochs"
-#: Table → its rows: their names, their design, and their teacher's labels.
+#: Rows of each table: their names, their designs, and their teacher's labels.
 TABLES: dict[str, tuple[tuple[str, str, str], ...]] = {
     "ratios": (
         ("sequential", "sequential", ""),
@@ -43,23 +43,23 @@ TABLES: dict[str, tuple[tuple[str, str, str], ...]] = {
 
 
 def label(run: dict[str, Any]) -> tuple[str, str]:
-    """Return the design and teacher's labels of a run."""
+    """Return the design and the teacher's labels of a run."""
     return short(run["variant"]), run["kd"]
 
 
 def row(name: str, runs: list[dict[str, Any]]) -> Row:
-    """Return a variant with its GPU minutes."""
+    """Return the row of a variant with its GPU minutes."""
     return accuracy_row(name, runs) | {"GPU minutes a run": median_minutes(runs)}
 
 
 def recorded_before() -> Row:
-    """Return the row `BEFORE`, which the other record has."""
+    """Return the row `BEFORE` from the other record."""
     rows = read_record(HERE / "results" / "h200.json").tables["accuracy"]
     return next(row for row in rows if row["variant"] == BEFORE)
 
 
 def main() -> None:
-    """Make the record."""
+    """Write the record."""
     runs, before = [run for run in read_runs(Path(sys.argv[1])) if run["epochs"] == EPOCHS], recorded_before()
     tables: dict[str, list[Row]] = {}
     for table, wanted in TABLES.items():

@@ -23,15 +23,15 @@ from scheduler.runtime.session import Session
 
 HERE = Path(__file__).parent
 MODEL, DEVICE = "resnet18", "pixel6"
-#: Inferences before, while and after others work.
+#: Numbers of inferences before, during and after the work of others.
 BEFORE, WHILE, AFTER = 50, 105, 45
-#: While others work, where they work for long: of so many the first, slow ones are less than one in a hundred.
+#: Number of inferences during long work of others, so large that the slow first ones are less than one in a hundred.
 LONG = 600
-#: Processes that compute without a pause on the second core.
+#: Number of processes that compute without pause on the second core.
 OTHERS = 3
-#: An inference is as it was before if it takes at most so many times the median of those.
+#: An inference counts as undisturbed if it takes at most this many times the median before the work of others.
 BACK = 1.25
-#: Seconds for a process to start.
+#: Seconds for the start of a process.
 START_S = 0.5
 
 
@@ -92,7 +92,7 @@ def main() -> None:
 
 
 def latencies(run: Callable[[Any], Any], x: Any, core: int, count: int) -> list[float]:
-    """Return the milliseconds of each inference: before, `count` of them during and after the work of others."""
+    """Return the time of each inference in ms: before, `count` of them during, and after the work of others."""
     once = partial(timeit, partial(run, x), number=1)
     once()
     times = [once() for _ in range(BEFORE)]
@@ -104,7 +104,7 @@ def latencies(run: Callable[[Any], Any], x: Any, core: int, count: int) -> list[
 
 @contextlib.contextmanager
 def others(core: int) -> Iterator[None]:
-    """Processes that compute on a core until this ends."""
+    """Run processes that compute on a core within the context."""
     context = multiprocessing.get_context("spawn")
     processes = [context.Process(target=_spin, args=(core,), daemon=True) for _ in range(OTHERS)]
     for process in processes:
@@ -126,7 +126,7 @@ def _spin(core: int) -> None:
 
 
 def row(name: str, runs: list[list[float]], count: int = WHILE) -> dict[str, Value]:
-    """Return the figures of a baseline, over all rounds, with `count` inferences during the work of others."""
+    """Return the row of a plan over all rounds, with `count` inferences during the work of others."""
     before, beside, after = (
         [ms for run in runs for ms in run[start:end]]
         for start, end in ((0, BEFORE), (BEFORE, BEFORE + count), (BEFORE + count, BEFORE + count + AFTER))

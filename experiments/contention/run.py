@@ -26,36 +26,36 @@ HERE = Path(__file__).parent
 #: Network and phone of the paper's figure 13.
 MODEL, DEVICE = "resnet34", "mi9-release"
 
-#: Plans of it, by the processors that they may use.
+#: Plans for the network, by the processors that they may use.
 PLANS = ("gpu,dsp", "cpu,dsp", "cpu,gpu")
 
-#: The plan that works for half an hour; the profile states the power of both of its processors.
+#: Plan that works for half an hour; the profile states the power of both of its processors.
 HOT = "cpu,gpu"
 
 SWITCHING = "changing between them"
 
-#: Phases of figure 13 in numbers of inferences: who else works where.
+#: Phases of figure 13: the processor that others use, and the first and last inference.
 PHASES = (("gpu", 0, 50), ("cpu", 50, 155), ("gpu", 155, 200))
 
-#: Milliseconds between two requests: far more than any plan takes undisturbed, so that each inference meets its own phase.
+#: Time between two requests in ms: far more than any undisturbed plan takes, so that each inference is in its own phase.
 EVERY_MS = 200.0
 
-#: Share of a processor that others take in their phase.
+#: Share of a processor that others use in their phase.
 SHARES = (0.5, 0.75, 0.9)
 
-#: Of those the one whose inferences are listed one by one.
+#: Share for which inferences are listed one by one.
 LISTED = SHARES[-1]
 
 #: Minutes of work between which means are listed.
 MINUTES = (0, 1, 2, 5, 10, 20, 30)
 
-#: Loads in milliseconds, while inferences follow each other at once, and how many these are: one that is over after a few
-#: inferences, and one ten times its length.
+#: Loads in ms while inferences follow each other without pause, and numbers of inferences: a load that ends after a few
+#: inferences, and one of ten times its length.
 BUSY = {"gpu=0.9@50:155": 30, "gpu=0.9@500:1550": 200}
 
 
 def make_networks(work: Path) -> dict[str, Network]:
-    """Return each plan's bundle, by its processors."""
+    """Return the bundle of each plan, by its processors."""
     device = load_device(DEVICE)
     networks = {}
     for processors in PLANS:
@@ -70,12 +70,12 @@ def make_networks(work: Path) -> dict[str, Network]:
 
 
 def phases(networks: Mapping[str, Network], share: float, every_ms: float = EVERY_MS) -> dict[str, SimulationResult]:
-    """Return the three phases with each plan alone, and with all of them to choose from.
+    """Simulate the three phases with each plan alone, and with all plans to choose from.
 
     Args:
         networks: The plans.
         share: Share of a processor that others take in their phase.
-        every_ms: Between two requests.
+        every_ms: Time between two requests, ms.
     """
     loads = tuple(Load(name, share, first * every_ms, last * every_ms) for name, first, last in PHASES)
     scene = Scene(runs=PHASES[-1][2], arrivals=Arrivals("periodic", every_ms), loads=loads)
@@ -84,13 +84,13 @@ def phases(networks: Mapping[str, Network], share: float, every_ms: float = EVER
 
 
 def _met(network: Network, loads: Sequence[Load]) -> tuple[Load, ...]:
-    """Return the loads on processors that a plan uses; it meets no others."""
+    """Return the loads on processors that a plan uses; other loads do not affect it."""
     used = {time.processor for time in network.times.values()}
     return tuple(load for load in loads if load.processor in used)
 
 
 def at_once(networks: Mapping[str, Network]) -> list[Row]:
-    """Return the loads of the command line, in milliseconds, without and with other plans."""
+    """Simulate the loads of the command line, in ms, without and with other plans."""
     first, rows = next(iter(networks.values())), []
     for busy, runs in BUSY.items():
         scene = Scene(runs=runs, loads=parse_loads([busy]))
@@ -109,7 +109,7 @@ def at_once(networks: Mapping[str, Network]) -> list[Row]:
 
 
 def heat(network: Network) -> list[Row]:
-    """Return the inferences one after the other for half an hour on a chip that warms up: means of some minutes."""
+    """Simulate inferences without pause for half an hour on a chip that heats up; return means over some minutes."""
     device, thermal = load_device(DEVICE), read_thermal(HERE / "heat.toml")
     used = dict.fromkeys(time.processor for time in network.times.values())
     (alone,) = Clock(network, Scene()).run().latencies_ms

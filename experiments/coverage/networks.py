@@ -1,4 +1,4 @@
-"""Which networks are tried: all of torchvision's classifiers, segmentation networks and detectors, and of each of timm's modules the smallest network."""
+"""The tried networks: torchvision's classifiers, segmentation networks and detectors, and the smallest one of each of timm's modules."""
 
 import json
 import sys
@@ -8,26 +8,26 @@ SMALLEST = Path(__file__).parent / "smallest.json"
 
 
 def torchvision() -> list[str]:
-    """Torchvision's classifiers by name."""
+    """Return the names of torchvision's classifiers."""
     import torchvision.models
 
     return torchvision.models.list_models(module=torchvision.models)
 
 
 def timm() -> list[str]:
-    """Return one network of each of timm's modules, as `write_smallest` found them."""
+    """Return one network of each of timm's modules, as selected by `write_smallest`."""
     return [f"timm:{name}" for name in json.loads(SMALLEST.read_text()).values()]
 
 
 def segmentation() -> list[str]:
-    """Torchvision's networks for segmentation by name."""
+    """Return the names of torchvision's segmentation networks."""
     import torchvision.models
 
     return torchvision.models.list_models(module=torchvision.models.segmentation)
 
 
 def detection() -> list[str]:
-    """Torchvision's detectors by name."""
+    """Return the names of torchvision's detectors."""
     import torchvision.models
 
     return torchvision.models.list_models(module=torchvision.models.detection)
@@ -35,23 +35,23 @@ def detection() -> list[str]:
 
 SETS = {"torchvision": torchvision, "timm": timm, "segmentation": segmentation, "detection": detection}
 
-#: Side of the pictures of a set, where its networks' usual ones are so large that a run would take hours.
+#: Maximum side of the pictures in a set, if its networks' default pictures are so large that a run would take hours.
 SIDES = {"segmentation": 224, "detection": 320}
 
 
 def input_of(name: str, usual: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the input's shape that a network is tried with.
+    """Return the input shape with which a network is tried.
 
     Args:
-        name: Of the network.
-        usual: Its usual one.
+        name: Name of the network.
+        usual: Default input shape of the network.
     """
     side = next((side for key, side in SIDES.items() if name in SETS[key]()), None)
     return usual if side is None else (*usual[:2], min(side, usual[2]), min(side, usual[3]))
 
 
 def write_smallest() -> None:
-    """Write the network with the fewest parameters of each of timm's modules; no data is allocated to count them."""
+    """Write the network with the fewest parameters of each of timm's modules; no memory is allocated to count them."""
     import timm
     import torch
 

@@ -1,4 +1,4 @@
-"""One network through the whole tool, in a process of its own: captured, planned, branched, written, run, compared."""
+"""Run one network through the whole tool, in a separate process: capture, plan, branch, write, run and compare."""
 
 import contextlib
 import re
@@ -14,14 +14,14 @@ from experiments.coverage.networks import input_of
 DEVICE = "mi9"
 #: Processors of the plans.
 PROCESSORS = {"two": ("cpu", "gpu"), "three": ("cpu", "gpu", "dsp")}
-#: Random weights that a network may have: the first for which it is well conditioned, or else those for which it is best.
+#: Seeds of random weights: the first one for which the network is well conditioned, otherwise the best one.
 SEEDS = range(6)
-#: Largest change of torch's own results, relative to the largest of them, by an input that is rounded otherwise.
+#: Maximum change of torch's own results, relative to the largest result, after different rounding of the input.
 CONDITION = 1e-5
 
 
 def try_network(name: str) -> dict[str, Any]:
-    """Return the result of a network; a step that fails gives its reason in one line, and later ones are left out."""
+    """Return the result of a network; a failed step adds its reason in one line, and later steps are left out."""
     row: dict[str, Any] = {"network": name}
     with _step(row, "load"):
         loaded, shape = _loaded(name, row)
@@ -41,10 +41,10 @@ def try_network(name: str) -> dict[str, Any]:
 
 
 def _loaded(name: str, row: dict[str, Any]) -> tuple[Any, tuple[int, ...]]:
-    """Return the network with random weights that can be compared, and its input's shape.
+    """Return the network with random weights that can be compared, and its input shape.
 
-    With some random weights a network makes any rounding larger by orders of magnitude, so that torch does not
-    agree with itself: results of another runtime show nothing about it. Torch alone shows that here.
+    With some random weights a network amplifies rounding by orders of magnitude, so that torch does not
+    agree with itself, and results of another runtime show nothing. Torch alone detects this here.
     """
     import torch
 
@@ -67,7 +67,7 @@ def _loaded(name: str, row: dict[str, Any]) -> tuple[Any, tuple[int, ...]]:
 
 
 def _branched(loaded: Any, shape: tuple[int, ...], processors: tuple[str, ...]) -> dict[str, Any]:
-    """Return the network branched, written, run by the scheduler, and compared with the branched module and the original."""
+    """Branch and write the network, run it by the scheduler, and compare it with the branched module and the original."""
     row: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder, _step(row, "branch"):
         import torch
@@ -100,14 +100,14 @@ def _branched(loaded: Any, shape: tuple[int, ...], processors: tuple[str, ...]) 
 
 
 def _distance(one: Any, other: Any) -> float:
-    """Return the largest difference of any result, relative to the largest of the other's numbers."""
+    """Return the maximum difference of any result, relative to the largest number of the second one."""
     import torch
 
     from stretch.network.capture.results import walk_leaves
 
     ours, theirs = ({key: leaf for key, leaf in _named(value, walk_leaves) if isinstance(leaf, torch.Tensor)} for value in (one, other))
     if len(ours) == len(theirs) == 1:
-        # a session gives one result without its name
+        # a session returns a single result without its name
         ours = dict.fromkeys(theirs, next(iter(ours.values())))
     if ours.keys() != theirs.keys():
         return float("inf")
@@ -115,7 +115,7 @@ def _distance(one: Any, other: Any) -> float:
 
 
 def _named(result: Any, keyed: Any) -> list[tuple[str, Any]]:
-    """Return the results by name: of a session arrays, or one array; of a module whatever it returns."""
+    """Return the results by name, from a session's arrays or array, or from a module's structure."""
     import numpy as np
     import torch
 
@@ -128,14 +128,14 @@ def _named(result: Any, keyed: Any) -> list[tuple[str, Any]]:
 
 @contextlib.contextmanager
 def _step(row: dict[str, Any], name: str) -> Iterator[None]:
-    """A step with its seconds; what stops it becomes its ``error``."""
+    """Time a step; an exception becomes the step's ``error``."""
     from predictors.errors import StretchError
 
     start = time.perf_counter()
     try:
         yield
     except StretchError as error:
-        # the folder that the bundle was to be written into is another one each time
+        # the message would contain a different temporary folder each time
         why = re.sub(rf"{tempfile.gettempdir()}/[^/ ]+/", "", f"{error.message}; {error.hint or ''}")
         row |= {"failed": name, "refused": True, "why": why}
     except Exception as error:

@@ -25,11 +25,11 @@ from stretch.profile.environment import processor_name, version
 
 HERE = Path(__file__).parent
 RECORD = HERE / "results" / "coverage.json"
-#: Largest difference from torch, relative to the largest output, that counts as equal.
+#: Maximum difference from torch, relative to the largest output, that counts as equal.
 EQUAL = 1e-4
-#: Facts of the machine that tries the first network, in the file of the rows.
+#: File with the facts of the machine that tries the first network.
 MACHINE = "machine.json"
-#: Seconds that a network may take.
+#: Maximum seconds per network.
 LIMIT = 600
 
 
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def try_all(sets: Sequence[str], out: Path, jobs: int, *, again: bool) -> None:
-    """Try what has no file yet, each network on one core, in a child of a process that has imported what all of them need."""
+    """Try networks without a file, each on one core, in a child of a process that has imported the packages that all need."""
     out.mkdir(parents=True, exist_ok=True)
     if not (out / MACHINE).exists():
         (out / MACHINE).write_text(json.dumps(facts() | {"processor": processor_name()}))
@@ -86,7 +86,7 @@ def try_all(sets: Sequence[str], out: Path, jobs: int, *, again: bool) -> None:
 
 
 def _tried(context: Any, network: str, file: Path, core: int) -> dict[str, Any]:
-    """Return a network's row, made by a process on one core."""
+    """Return a network's row from a process on one core."""
     partial, load = file.with_suffix(".part"), os.getloadavg()[0]
     process = context.Process(target=_try, args=(network, partial, core))
     process.start()
@@ -113,7 +113,7 @@ def _try(network: str, file: Path, core: int) -> None:
 
 
 def recorded(name: str) -> dict[str, dict[str, Value]]:
-    """Return the rows of a set that the record has, by network; none where there is no record."""
+    """Return the rows of a set in the record, by network; none without a record."""
     if not RECORD.exists():
         return {}
     known = read_record(RECORD)
@@ -121,7 +121,7 @@ def recorded(name: str) -> dict[str, dict[str, Value]]:
 
 
 def record(out: Path) -> None:
-    """Add the networks that were tried to the record."""
+    """Add the tried networks to the record."""
     tables: dict[str, list[dict[str, Value]]] = {"sets": []}
     known = read_record(RECORD) if RECORD.exists() else None
     loads = [] if known is None else [known.load or 0.0]
@@ -174,7 +174,7 @@ def summary(name: str, rows: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
 
 
 def right(row: Mapping[str, Value], way: str) -> bool:
-    """Return whether the bundle computed what torch computes; a distance that is no number is none."""
+    """Return whether the bundle computed the same as torch; a distance that is not a number counts as different."""
     distance = row[f"{way}: distance"]
     return isinstance(distance, int | float) and distance <= EQUAL
 
@@ -200,7 +200,7 @@ def told(row: Mapping[str, Any]) -> dict[str, Value]:
     }
 
 
-#: Columns of each way.
+#: Columns for each set of processors.
 COLUMNS = {
     "branches": "branches",
     "stretched": "stretched",

@@ -1,4 +1,4 @@
-"""Branches that see different things: changes to the last segment that branches, as its design has the planner's branches."""
+"""Ideas for branches that see different things: changes to the last segment that branches, compared with the planner's branches."""
 
 import json
 from typing import Any
@@ -13,15 +13,15 @@ from stretch.transform.model import BranchedModel, BranchedSegment
 
 #: Each idea changes the design of the planner's branches, or the network that is built from it.
 IDEAS = ("wider view", "half resolution", "gated join", "normalised join")
-#: Channels of a gate over the channels that it weighs.
+#: Ratio of the tensor's channels to the hidden channels of a gate.
 REDUCED = 4
 
 
 class Gate(nn.Module):
-    """Factors of channels that depend on all of them (squeeze and excitation, Hu et al. 2018).
+    """Factors of channels that depend on all channels (squeeze and excitation, Hu et al. 2018).
 
     Args:
-        channels: Of the tensor.
+        channels: Channels of the tensor.
     """
 
     def __init__(self, channels: int) -> None:
@@ -31,13 +31,13 @@ class Gate(nn.Module):
         nn.init.zeros_(self.gate[2].bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the weigh the channels of a tensor of (n, channels, height, width)."""
+        """Weigh the channels of a tensor of (n, channels, height, width)."""
         weights = 2 * self.gate(x.mean((2, 3))).sigmoid()
         return x * weights[:, :, None, None]
 
 
 class ChangedJoin(nn.Module):
-    """A join and a layer behind it."""
+    """A join followed by a layer."""
 
     def __init__(self, join: nn.Module, layer: nn.Module) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class ChangedJoin(nn.Module):
 
 
 def with_idea(built: str, idea: str) -> str:
-    """Return the planner's branches with an idea: a branch that sees half the resolution has twice the channels, thus as many multiply-accumulates."""
+    """Add an idea to the planner's branches; a branch at half the resolution gets twice the channels, so its multiply-accumulates stay."""
     design: dict[str, Any] = json.loads(built)
     if idea == "half resolution":
         joined(design)["branches"][-1]["width"] *= 2
@@ -64,7 +64,7 @@ def joined(design: dict[str, Any]) -> dict[str, Any]:
 
 
 def designed(built: str) -> BranchDesign:
-    """Return the design of branches with or without an idea; other ideas are no part of it, and taken to need no time."""
+    """Return the design of branches with or without an idea; ideas that are not in the design are assumed to take no time."""
     design: dict[str, Any] = json.loads(built)
     if design.pop("idea", None) == "half resolution":
         joined(design)["branches"][-1]["rewrites"] = [HALF_RESOLUTION]
@@ -72,7 +72,7 @@ def designed(built: str) -> BranchDesign:
 
 
 def change(model: BranchedModel, idea: str) -> BranchedModel:
-    """Give a network the idea where its design does not have it: in every join, or in the last segment that branches."""
+    """Apply an idea that is not in the design to a network: to every join, or to the last segment that branches."""
     parts = [part for part in model.design.segments if len(part.branches) > 1]
     for part in parts if idea == "normalised join" else parts[-1:]:
         segment = model.get_submodule(part.name)

@@ -35,20 +35,20 @@ HERE = Path(__file__).parent
 RECORD = HERE / "results" / "networks.json"
 PROFILES = ("mi9-release", "pixel6")
 SPEEDS = (1.25, 1.5, 1.8)
-#: Height and width of the images that latency is predicted for, and of those trained on.
+#: Side of the images for which latency is predicted, and of the training images, in pixels.
 SIZE, TRAINED = 512, 32
-#: Sizes for which the fastest branches are shown.
+#: Image sizes for which the fastest branches are shown.
 SIZES = (TRAINED, 128, 256, SIZE)
-#: Share of the latency asked for that plain networks may stay below it.
+#: Maximum share by which the latency of plain networks may be below the requested one.
 NEAR = 0.03
-#: How far apart the stages' ratios of width to the original's may be.
+#: Maximum difference between the stages' ratios of width to the original's.
 APART = 0.26
-#: Fewest multiply-accumulates of branches over the original's: from many to few, the first that is fast enough is taken.
+#: Candidates for the minimum multiply-accumulates of branches over the original's; the first that is fast enough is taken.
 MACS = tuple(round(1.8 - 0.01 * number, 2) for number in range(140))
-#: Exchanges may take any share of a segment, as the planner allows where nothing else is faster than one processor.
+#: Exchanges may take any share of a segment, as the planner allows if nothing else is faster than one processor.
 ANY = 100.0
 PLANNED: dict[str, dict[str, Any]] = {"branches": {"merge": "always", "alpha": ANY}, "stage-wise": {"merge": "never", "alpha": ANY}}
-#: Ideas are tried at one speed: branches that lose blocks alone, and, of some originals, changes of the planner's branches.
+#: Ideas are tried at one speed: branches that only lose blocks and, for some originals, changes to the planner's branches.
 TRIED = 1.5
 CHANGED: dict[str, tuple[tuple[str, ...], tuple[float, ...]]] = dict.fromkeys(IDEAS, (("resnet20", "resnet32"), (TRIED,)))
 CHANGED["normalised join"] = tuple(RESNETS), (1.25, TRIED)
@@ -57,14 +57,14 @@ WHOLE_WIDTH = {"min_width": 1.0, "min_depth": 0.1}
 
 @cache
 def graph_of(parent: str, size: int) -> OpGraph:
-    """Return an original as operators, for one image of so many pixels a side."""
+    """Return the operator graph of an original, for one square image with this side in pixels."""
     from stretch.network.capture import capture
 
     return capture(PARENTS[parent].make(), (1, 3, size, size), parent).graph
 
 
 def plain(graph: OpGraph, depths: Sequence[int], widths: Sequence[int]) -> BranchDesign:
-    """Return an original with so many blocks and channels in each of its stages, as a design of one branch."""
+    """Return an original with this many blocks and channels in each stage, as a design of one branch."""
     parent = PARENTS[graph.name]
     stem = -(-parent.stem * widths[0] // parent.widths[0] // parent.step) * parent.step
     shapes = {"stem": (None, stem)} | {f"s{number}": shape for number, shape in enumerate(zip(depths, widths, strict=True), 1)}
@@ -73,7 +73,7 @@ def plain(graph: OpGraph, depths: Sequence[int], widths: Sequence[int]) -> Branc
 
 
 def shallower(most: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Yield the numbers of blocks whose stages have lost about as many."""
+    """Yield the numbers of blocks per stage for which all stages have lost nearly the same number."""
     lost = (range(number + 1) for number in most)
     return (
         tuple(a - b for a, b in zip(most, gone, strict=True))
@@ -83,7 +83,7 @@ def shallower(most: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 
 
 def narrower(most: tuple[int, ...], step: int) -> Iterator[tuple[int, ...]]:
-    """Yield the widths of stages that have lost about the same share."""
+    """Yield the widths of stages for which all stages have lost nearly the same share."""
     for widths in itertools.product(*(range(step, width + 1, step) for width in most)):
         ratios = [a / b for a, b in zip(widths, most, strict=True)]
         if max(ratios) - min(ratios) < APART:
@@ -98,14 +98,14 @@ class Plain:
         self._known: dict[Shape, tuple[float, OpGraph]] = {}
 
     def look(self, depths: tuple[int, ...], widths: tuple[int, ...]) -> tuple[float, OpGraph]:
-        """Return the predicted ms, and the network."""
+        """Return the predicted latency in ms, and the network."""
         if (depths, widths) not in self._known:
             graph = scaled_graph(self._planned.graph, plain(self._planned.graph, depths, widths))
             self._known[depths, widths] = ranked_singles(graph, self._planned.costs, self._planned.config.processors)[0].ms, graph
         return self._known[depths, widths]
 
     def largest(self, shapes: Iterable[Shape], ms: float) -> dict[str, tuple[int, ...]]:
-        """Of the shapes that take up to so long and hardly less, the one with most multiply-accumulates, then parameters; else the slowest."""
+        """Return the shape with most multiply-accumulates, then parameters, among those that take at most, and nearly, this time."""
         fast = [(*self.look(*shape), shape) for shape in shapes if self.look(*shape)[0] <= ms]
         whole, slowest = self._planned.graph.macs, max(item[0] for item in fast)
         near = [item for item in fast if item[0] >= min((1 - NEAR) * ms, slowest)]
@@ -113,10 +113,10 @@ class Plain:
         return {"depths": depths, "widths": widths}
 
     def contenders(self, parent: Parent, speed: float) -> dict[str, dict[str, Any]]:
-        """Return the original made shallower, narrower and both; and a ResNet pruned, which has the shape of the narrower one."""
+        """Return the original made shallower, narrower and both; and a pruned ResNet, which has the shape of the narrower one."""
         ms = self.look(parent.depths, parent.widths)[0] / speed
         depths, widths = list(shallower(parent.depths)), list(narrower(parent.widths, parent.step))
-        # half of the speed-up by depth, the rest by width
+        # half of the speed-up by depth, the other half by width
         halfway = min(depths, key=lambda some: abs(self.look(some, parent.widths)[0] - ms * speed**0.5))
         narrow = self.largest(((parent.depths, some) for some in widths), ms)
         made = {
@@ -128,7 +128,7 @@ class Plain:
 
 
 def branched(graph: OpGraph, profile: str, ms: float, options: dict[str, Any]) -> PlanResult | None:
-    """Return the planner's design with most multiply-accumulates that takes up to so long; None if there is none."""
+    """Return the planner's design with most multiply-accumulates that takes at most this time; None if there is none."""
 
     def fast(least: float) -> PlanResult | None:
         request = PlanConfig(macs=(least, 3.0), segment_macs=min(0.9, least), **options)
@@ -151,17 +151,17 @@ def branched(graph: OpGraph, profile: str, ms: float, options: dict[str, Any]) -
 
 
 def written(built: Any) -> str:
-    """Return the operators of a network, as the record has them."""
+    """Return a network's definition as text for the record."""
     return json.dumps(built, separators=(",", ":"))
 
 
 def whole(parent: str) -> str:
-    """Return the same of an original."""
+    """Return the definition of an original as text for the record."""
     return written({"depths": PARENTS[parent].depths, "widths": PARENTS[parent].widths})
 
 
 def row(graph: OpGraph, where: tuple[str, str, float], contender: str, ms: float, single: float, made: OpGraph, built: str) -> Row:
-    """Return one network of the comparison."""
+    """Return the row of one network of the comparison."""
     parent, profile, speed = where
     return {
         "network": f"{parent} {profile} {speed:g} {contender}",
@@ -178,7 +178,7 @@ def row(graph: OpGraph, where: tuple[str, str, float], contender: str, ms: float
 
 
 def rows_of(graph: OpGraph, parent: str, profile: str) -> tuple[list[Row], list[Row]]:
-    """Return all networks of one original on one device, and the recommendations of the planner's branches."""
+    """Return all networks of one original on one device, and the recommendations for the planner's branches."""
     start = plan(graph, load_device(profile), PlanConfig(**PLANNED["branches"]))
     others, single = Plain(start), start.best_single.ms
     rows, recommended = [row(graph, (parent, profile, 1.0), "parent", single, single, graph, whole(parent))], []
@@ -206,7 +206,7 @@ def rows_of(graph: OpGraph, parent: str, profile: str) -> tuple[list[Row], list[
 
 
 def size_row(parent: str, profile: str, size: int) -> Row:
-    """Return how fast the fastest branches of as much computation are on images of one size."""
+    """Return the speed of the fastest branches with equal computation on images of one size."""
     planned = plan(graph_of(parent, size), load_device(profile), PlanConfig(**PLANNED["branches"]))
     row: Row = {"network": f"{parent}, {profile}, {size}×{size}", "best single ms": round(planned.best_single.ms, 2)}
     row |= {"branches ms": round(planned.run.makespan_ms, 2), "of it exchange ms": round(planned.run.communication_ms, 2)}
@@ -214,7 +214,7 @@ def size_row(parent: str, profile: str, size: int) -> Row:
 
 
 def main() -> int:
-    """Make the record; rows of originals that are not asked for stay, as networks of those rows may be trained already."""
+    """Write the record; rows of other originals stay, because their networks may already be trained."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=RECORD)
     parser.add_argument("--parents", nargs="+", choices=PARENTS, default=list(PARENTS))

@@ -1,4 +1,4 @@
-"""Originals for images of 32×32 pixels: ResNets, and two networks of their size whose first layers keep the resolution, as is usual."""
+"""Originals for images of 32×32 pixels: ResNets, and two networks of their size whose first layers keep the resolution."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
 class Parent:
     """An original."""
 
-    make: "Callable[[], nn.Module]"  # Builds the untrained network.
-    depths: tuple[int, ...]  # Blocks of the stages between stem and head.
+    make: "Callable[[], nn.Module]"  # Function that builds the untrained network.
+    depths: tuple[int, ...]  # Number of blocks of the stages between stem and head.
     widths: tuple[int, ...] = (16, 32, 64)  # Channels of these stages.
     stem: int = 16  # Channels of the stem, which shrinks with the first stage.
-    step: int = 4  # Channels of smaller networks are multiples of it.
+    step: int = 4  # Divisor of the channels of smaller networks.
 
 
 def resnet(name: str) -> "nn.Module":
-    """Return a ResNet for CIFAR-10 (He et al. 2016)."""
+    """Build a ResNet for CIFAR-10 (He et al. 2016)."""
     from stretch.network.models.load import load_model
 
     return load_model(f"{name}_cifar10", weights="none").module
 
 
 def mobilenetv2() -> "nn.Module":
-    """MobileNetV2 (Sandler et al. 2018, table 2) of 88 million multiply-accumulates, with ten classes."""
+    """Build a MobileNetV2 (Sandler et al. 2018, table 2) of 88 million multiply-accumulates, with ten classes."""
     from torchvision.models import MobileNetV2
 
     # expansion, channels, blocks and stride of the stages; the second keeps the resolution
@@ -37,7 +37,7 @@ def mobilenetv2() -> "nn.Module":
 
 
 def regnetx() -> "nn.Module":
-    """RegNetX (Radosavovic et al. 2020) of three stages and 70 million multiply-accumulates, with ten classes."""
+    """Build a RegNetX (Radosavovic et al. 2020) of three stages and 70 million multiply-accumulates, with ten classes."""
     from torchvision.models.regnet import BlockParams, RegNet
 
     stages = BlockParams(
@@ -47,7 +47,7 @@ def regnetx() -> "nn.Module":
 
 
 def _at_full_resolution(network: "nn.Module") -> "nn.Module":
-    """Return the network with stride 1 in its first convolution."""
+    """Set the stride of the network's first convolution to 1, and return the network."""
     from torch import nn
 
     next(layer for layer in network.modules() if isinstance(layer, nn.Conv2d)).stride = (1, 1)

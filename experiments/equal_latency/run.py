@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
     from stretch.train.images import ImageSet
 
-#: The recipe of all is that of recipes/resnet56_cifar10.toml; the rate grows with the batch.
+#: All networks have the recipe of recipes/resnet56_cifar10.toml; the learning rate grows with the batch.
 RATE, DECAY = 0.2 / 256, 5e-4
 WARMUP, EVALUATE = 0.1, 5
 SEEDS = (0, 1, 2)
-#: The record of finished runs, which are not made again.
+#: Record of finished runs, which are not repeated.
 RESULTS = RECORD.with_name("h200.json")
-#: Plain networks, of which the best counts.
+#: Plain networks, of which only the best one counts.
 PLAIN = ("shallower", "narrower", "shallower and narrower")
-#: Contenders, speeds and originals in the order of importance: of each group all seeds are trained before the next begins.
+#: Contenders, speeds and originals by importance: all seeds of a group are trained before the next group.
 ORDER = (
     (("parent", "branches", "shallower"), (1.5, 1.0, 1.25), RESNETS),
     (("parent", "branches", "shallower"), (1.5, 1.0), OTHERS),
@@ -53,36 +53,36 @@ ORDER = (
 class Job:
     """One training."""
 
-    parent: str  # The original.
-    built: str  # Result of building it, as the record of networks has it.
+    parent: str  # Name of the original.
+    built: str  # Definition of the network, as in the record of networks.
     seed: int
     epochs: int
     batch: int = 512
 
     @property
     def key(self) -> str:
-        """Names the network: the same one may be in the comparisons of several devices and speeds."""
+        """Name of the network; the same network may be in the comparisons of several devices and speeds."""
         return f"{self.parent}-{sha256(self.built.encode()).hexdigest()[:10]}"
 
     def file(self, out: Path, end: str = "json") -> Path:
-        """Return where its result is."""
+        """Return the file of the job's result."""
         return out / f"{self.key}-{self.seed}-{self.epochs}-{self.batch}.{end}"
 
     def finished(self, out: Path) -> bool:
-        """Return whether its result is whole."""
+        """Return whether the job's result is complete."""
         file = self.file(out)
         return file.exists() and json.loads(file.read_text())["done"]
 
     @property
     def teacher(self) -> "Job | None":
-        """The training whose weights it starts from."""
+        """Training whose weights this one starts from; None if there is none."""
         if not json.loads(self.built).get("pruned"):
             return None
         return Job(self.parent, whole(self.parent), self.seed, self.epochs, self.batch)
 
 
 def jobs_of(rows: Sequence[Row], epochs: int, batch: int, only: str = "") -> list[Job]:
-    """Return all jobs, the most important first; `only` is a part of the names of their networks."""
+    """Return all jobs, the most important first; `only` selects networks whose names contain it."""
     result: dict[Job, None] = {}
     for contenders, speeds, parents in ORDER:
         for seed, speed, row in itertools.product(SEEDS, speeds, rows):
@@ -93,7 +93,7 @@ def jobs_of(rows: Sequence[Row], epochs: int, batch: int, only: str = "") -> lis
 
 
 def recorded(path: Path, epochs: int, batch: int) -> dict[tuple[str, int], float]:
-    """Top-1 % of the runs in a record by network and seed; none where it has another number of epochs or another batch."""
+    """Return the top-1 % of the runs in a record by network and seed; none if its epochs or batch differ."""
     record = read_record(path) if path.exists() else None
     if record is None or not record.notes[0].startswith(recipe_note(epochs, batch)):
         return {}
@@ -101,12 +101,12 @@ def recorded(path: Path, epochs: int, batch: int) -> dict[tuple[str, int], float
 
 
 def recipe_note(epochs: int, batch: int) -> str:
-    """Return the beginning of the first note of a record, which says how its networks were trained."""
+    """Return the beginning of the first note of a record, which describes the training."""
     return f"{epochs} epochs from scratch, batch {batch}, "
 
 
 def network(job: Job, out: Path) -> "nn.Module":
-    """Return the untrained network of a job; of a pruned one the trained original without some of its channels."""
+    """Return the untrained network of a job; for a pruned one, the trained original without some of its channels."""
     from stretch.train.prepare import initialise
     from stretch.transform.model import BranchedModel
 
@@ -121,7 +121,7 @@ def network(job: Job, out: Path) -> "nn.Module":
 
 
 def pruned(teacher: Job, widths: tuple[int, ...], out: Path) -> "nn.Module":
-    """Return a trained original pruned by Torch-Pruning to so many channels in each stage, those of the smallest norms first."""
+    """Return a trained original pruned by Torch-Pruning to these numbers of channels per stage, smallest norms first."""
     import torch
     import torch_pruning
     from safetensors.torch import load_file
@@ -140,7 +140,7 @@ def pruned(teacher: Job, widths: tuple[int, ...], out: Path) -> "nn.Module":
 
 
 def trained(job: Job, sets: "Sequence[ImageSet]", out: Path) -> Iterator[None]:
-    """Train one network, yielding after every step, and write what comes out after every epoch."""
+    """Train one network, yielding after every step, and write its result after every epoch."""
     import torch
     from safetensors.torch import save_file
 
@@ -168,14 +168,14 @@ def trained(job: Job, sets: "Sequence[ImageSet]", out: Path) -> Iterator[None]:
 
 
 def _write(path: Path, write: Any) -> None:
-    """Write a file, whole or not at all."""
+    """Write a file, completely or not at all."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     write(partial)
     partial.replace(path)
 
 
 def claim(jobs: Sequence[Job], out: Path) -> tuple[Job | None, bool]:
-    """Return the next job that nobody has, and whether others wait for weights of one that is not finished."""
+    """Return the next unclaimed job, and whether some jobs wait for the weights of an unfinished one."""
     waits = False
     for job in jobs:
         if job.file(out, "claim").exists():
@@ -192,10 +192,10 @@ def claim(jobs: Sequence[Job], out: Path) -> tuple[Job | None, bool]:
 
 
 def work(number: int, jobs: Sequence[Job], data: Path, out: Path, images: int, end: float) -> None:
-    """Take jobs until none is left or the time is over; a job begins if it ends in time, should it take as long as the last one.
+    """Run jobs until none is left or the time is over; a job starts only if it would end in time, as the last one took.
 
     Args:
-        number: Of the worker; workers divide the GPUs.
+        number: Number of the worker; workers divide the GPUs.
     """
     import torch
 

@@ -21,12 +21,12 @@ from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER
 
 #: Networks that are compared with the best of the plain ones.
 OTHERS = ("stage-wise", "pruned")
-#: Marks of the networks in the picture: as `experiments.paper.chart` fills points, with a line or without.
+#: Marks of the networks in the picture: point fillings of `experiments.paper.chart`, and line styles or none.
 SERIES = {"branches": ("full", "-"), "best plain": ("none", "--"), "half resolution": ("left", ""), "pruned": ("top", "")}
 
 
 def interval(*samples: Sequence[float]) -> float | None:
-    """Return the half of the 95 % interval of a mean, or of the difference of two, whose spreads may differ (Student, Welch); None without repetitions."""
+    """Return half of the 95 % interval of a mean, or of a difference with any spreads (Student, Welch); None without repetitions."""
     if any(len(values) < 2 for values in samples):
         return None
     parts = [(float(np.var(values, ddof=1)) / len(values), len(values) - 1) for values in samples]
@@ -38,7 +38,7 @@ def interval(*samples: Sequence[float]) -> float | None:
 
 
 def accuracies(rows: Sequence[Row], runs: Mapping[tuple[str, int], float]) -> dict[str, list[float]]:
-    """Top-1 % of every seed by the network's name; networks without a finished run are left out."""
+    """Return the top-1 % of every seed by the network's name; networks without a finished run are left out."""
     known: dict[str, list[float]] = {}
     for (key, _), accuracy in runs.items():
         known.setdefault(key, []).append(accuracy)
@@ -47,7 +47,7 @@ def accuracies(rows: Sequence[Row], runs: Mapping[tuple[str, int], float]) -> di
 
 
 def accuracy_row(row: Row, values: Sequence[float]) -> Row:
-    """Return a network with its measurements."""
+    """Return the row of a network with its measurements."""
     half = interval(values)
     measured = {
         "seeds": len(values),
@@ -58,13 +58,13 @@ def accuracy_row(row: Row, values: Sequence[float]) -> Row:
 
 
 def best_plain(values: dict[str, list[float]], start: str) -> tuple[str, list[float]] | None:
-    """Return the plain network of the highest mean among those with most seeds, and its accuracies; None where none was trained."""
+    """Return the plain network with the highest mean among those with most seeds, and its accuracies; None if none was trained."""
     plains = {name: values[f"{start} {name}"] for name in PLAIN if f"{start} {name}" in values}
     return max(plains.items(), key=lambda item: (len(item[1]), float(np.mean(item[1]))), default=None)
 
 
 def difference_row(parent: str, profile: str, speed: float, values: dict[str, list[float]], ms: dict[str, Any]) -> Row | None:
-    """Return the branches against the best plain network of their latency; None where either was not trained."""
+    """Return the comparison of branches with the best plain network of their latency; None if either was not trained."""
     start = f"{parent} {profile} {speed:g}"
     branches, plain = values.get(f"{start} branches"), best_plain(values, start)
     if branches is None or plain is None:
@@ -81,9 +81,9 @@ def difference_row(parent: str, profile: str, speed: float, values: dict[str, li
 
 
 def agreement(recommended: str, row: Row) -> Row:
-    """Return the planner's recommendation for a pair, and whether the measurement leaves it standing.
+    """Return the planner's recommendation for a pair, and whether the measurement agrees with it.
 
-    A recommended side may not be behind by more than the interval, and where none is recommended, neither may be.
+    A recommended side may not be behind by more than the interval; without a recommendation, neither side may be.
     """
     gap, half = float(row["branches − best plain"] or 0), float(row["95 % interval ±"] or 0)
     plain_ahead, branches_ahead = gap < -half, gap > half
@@ -92,9 +92,9 @@ def agreement(recommended: str, row: Row) -> Row:
 
 
 def mean_rows(values: dict[str, list[float]]) -> list[Row]:
-    """Return the difference at each speed, over all parents and devices: the mean over seeds of the mean of what each seed shows.
+    """Return the difference at each speed, over all parents and devices: the mean over seeds of each seed's mean.
 
-    A side is ahead in a pair where the difference is larger than its interval.
+    A side is ahead in a pair if the difference is larger than its interval.
     """
     rows: list[Row] = []
     for speed in SPEEDS:
@@ -116,7 +116,7 @@ def mean_rows(values: dict[str, list[float]]) -> list[Row]:
 
 
 def idea_rows(values: dict[str, list[float]]) -> list[Row]:
-    """Return each idea against the planner's branches and the best plain network."""
+    """Return each idea's difference from the planner's branches and from the best plain network."""
     rows: list[Row] = []
     for parent, profile, speed, idea in product(PARENTS, PROFILES, SPEEDS, ("whole width", *IDEAS)):
         start = f"{parent} {profile} {speed:g}"
@@ -133,7 +133,7 @@ def idea_rows(values: dict[str, list[float]]) -> list[Row]:
 
 
 def idea_means(rows: Sequence[Row]) -> list[Row]:
-    """Return the gains of each idea at the speed at which all are tried, means over its originals and devices."""
+    """Return the gains of each idea at the speed at which all are tried, as means over its originals and devices."""
     means: list[Row] = []
     for idea in ("whole width", *IDEAS):
         here = [row for row in rows if str(row["network"]).endswith(f" {TRIED:g} {idea}")]
@@ -146,7 +146,7 @@ def idea_means(rows: Sequence[Row]) -> list[Row]:
 
 
 def draw(rows: Sequence[Row], differences: Sequence[Row]) -> str:
-    """Return the accuracy over predicted latency, a panel for each original and device."""
+    """Draw accuracy over predicted latency, with one panel per original and device."""
     from matplotlib.figure import Figure
 
     from experiments.paper.chart import COLOURS, WIDTH, as_svg, handle, legend, marked
@@ -184,7 +184,7 @@ def draw(rows: Sequence[Row], differences: Sequence[Row]) -> str:
 
 
 def main() -> int:
-    """Make the record and the picture."""
+    """Write the record and the picture."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--networks", type=Path, default=RECORD)
@@ -197,7 +197,7 @@ def main() -> int:
             f"error: {options.folder} has finished runs of {sorted(epochs) or 'no'} epochs, a record has those of one number\n"
         )
         return 2
-    # each run stays in the record: originals are trained again for the pruned networks, which start from their weights
+    # every run stays in the record: originals are trained again for the pruned networks, which start from their weights
     (trained_for,), recipe = epochs, runs[0]["recipe"]
     known = recorded(options.out, trained_for, recipe["batch"])
     every = dict(sorted(({(run["key"], run["seed"]): round(100 * run["accuracy"], 2) for run in runs} | known).items()))

@@ -20,10 +20,10 @@ HERE = Path(__file__).parent
 
 
 def handoff_us(trace: Trace, session: Session) -> float:
-    """Return the time of one inference that no subgraph of its critical path accounts for, per meeting point, in microseconds.
+    """Return the time of one inference outside the subgraphs of its critical path, per meeting point, in microseconds.
 
-    The work is the slowest branch of each segment as it ran in this
-    very inference, so that a busy machine does not show up here.
+    The work is the slowest branch of each segment in the same
+    inference, so that a busy machine has no effect on the result.
     """
     segment_of = {name: subgraph.segment for name, subgraph in session.plan.subgraphs.items()}
     slowest: dict[str, float] = {}
@@ -35,7 +35,7 @@ def handoff_us(trace: Trace, session: Session) -> float:
 
 
 def exchanges(session: Session) -> int:
-    """Return the meeting points: boundaries of segments at which processors join or take over from each other."""
+    """Return the number of meeting points: boundaries of segments at which processors join or take over from each other."""
     processors: dict[str, set[str]] = {}
     for subgraph in session.plan.subgraphs.values():
         processors.setdefault(subgraph.segment, set()).add(subgraph.processor)
@@ -44,7 +44,7 @@ def exchanges(session: Session) -> int:
 
 
 def empty_handoffs(bundle: Bundle, mapping: Mapping[str, str], runs: int) -> list[float]:
-    """Return the hand-off cost of the bundle's plan with subgraphs that cost nothing, on the cores it would use."""
+    """Return the hand-off costs of the bundle's plan with empty subgraphs, on the same cores."""
     with Session(bundle, mapping) as real:
         cores = {name: place.cores[0] for name, place in real.placements.items()}
     with Session(bundle, {name: f"null{core}" for name, core in cores.items()}) as session:
@@ -68,7 +68,7 @@ def measure(bundle: Bundle, mapping: Mapping[str, str], rounds: int, warmup: int
 
 
 def row(name: str, costs: Sequence[float]) -> dict[str, Value]:
-    """Return the median and 90th percentile of hand-off costs."""
+    """Return the row with median and percentiles of hand-off costs."""
     tenths, hundredths = statistics.quantiles(costs, n=10), statistics.quantiles(costs, n=100)
     return {
         "subgraphs": name,
@@ -79,7 +79,7 @@ def row(name: str, costs: Sequence[float]) -> dict[str, Value]:
 
 
 def comparison(result: Benchmark) -> list[dict[str, Value]]:
-    """Return every network, its time, and the bundle's speed relative to it."""
+    """Return one row per network, with its time and the bundle's speed relative to it."""
     contestants: list[Timing] = [
         t for t in (result.branched, result.whole, result.sequential, result.same_macs, *result.others) if t is not None
     ]

@@ -21,34 +21,34 @@ from stretch.planning.result import PlanResult
 
 HERE = Path(__file__).parent
 
-#: Networks at the sizes that they are made for: residual, inverted, with parallel paths, grouped, and with two paths a module.
+#: Networks at their default sizes: residual, inverted, with parallel paths, grouped, and with two paths per module.
 NETWORKS = ("resnet18", "mobilenet_v2", "googlenet", "regnet_x_400mf", "squeezenet1_1")
 
 BRANCHES, TWO_THREADS = "exact branches", "one graph, ONNX Runtime, 2 threads"
-#: One processor each, as the branches have.
+#: Baselines on one processor each, with the processors of the branches.
 SINGLES = ("ONNX Runtime, 1 core", "OpenCL, 1 core")
-#: Turns of a benchmark by their names, and ours.
+#: Names of our rows, by the benchmark's names.
 CONTESTANTS = dict(
     zip((BRANCHED, "original, 1 thread", "original, gpu on opencl", "original, 2 threads"), (BRANCHES, *SINGLES, TWO_THREADS), strict=True)
 )
-#: Times of each round, ms, by network.
+#: Times of each round in ms, by network.
 Times = Mapping[str, Sequence[float]]
-#: Rounds that do not count.
+#: Number of rounds that do not count.
 WARMUP = 3
 
 
 def make_bundle(name: str, profile: DeviceProfile, folder: Path) -> tuple[PlanResult, float]:
-    """Plan a network exactly, write its bundle, and return how long planning took, s."""
+    """Plan a network exactly and write its bundle; return the plan and its planning time in seconds."""
     built = branch(name, profile, out=folder, weights="none", lossless=True)
     return built.plan, built.seconds["plan"]
 
 
 def measure(folder: Path, cores: Sequence[int], rounds: int) -> tuple[Benchmark, Times]:
-    """Run a bundle, the original on each processor and on both cores in turns; return the times of each too.
+    """Run a bundle, and the original on each processor and on both cores, in turns; return the benchmark and all times.
 
-    Args:
-        folder: The bundle.
-        cores: Of ONNX Runtime's processor, and of OpenCL's.
+    folder: Folder of the bundle.
+        cores: Core of ONNX Runtime's processor, and core of OpenCL's.
+        rounds: Number of rounds that count.
         rounds: Rounds that count.
     """
     bundle = load_bundle(folder, check_hashes=True)
@@ -58,7 +58,7 @@ def measure(folder: Path, cores: Sequence[int], rounds: int) -> tuple[Benchmark,
 
 
 def row_of(name: str, plan: PlanResult, seconds: float, result: Benchmark, times: Times) -> Row:
-    """Return a network's figures: measured and predicted, against the best single processor and against one graph on two threads."""
+    """Return a network's row: measured and predicted, against the best single processor and against one graph on two threads."""
     median = {item: statistics.median(values) for item, values in times.items()}
     best = min(SINGLES, key=median.__getitem__)
     single, two = (ratio_interval(times[value], times[BRANCHES]) for value in (best, TWO_THREADS))
@@ -86,12 +86,12 @@ def row_of(name: str, plan: PlanResult, seconds: float, result: Benchmark, times
 
 
 def winner(side: int) -> str:
-    """Return the who is faster on two cores, by the side of one on which the interval of the ratio lies."""
+    """Return the faster side on two cores, by the side of one on which the interval of the ratio is."""
     return {1: BRANCHES, -1: TWO_THREADS}.get(side, "even")
 
 
 def contestants_of(name: str, times: Mapping[str, Sequence[float]]) -> list[Row]:
-    """Return every network's median and 90th percentile."""
+    """Return one row per network of the comparison, with its median and 90th percentile."""
     return [
         {
             "network and contestant": f"{name}, {item}",
@@ -103,7 +103,7 @@ def contestants_of(name: str, times: Mapping[str, Sequence[float]]) -> list[Row]
 
 
 def measured(words: Sequence[str]) -> None:
-    """Measure and write ``results/measured.json``; gives the exit code."""
+    """Measure and write ``results/measured.json``."""
     parser = argparse.ArgumentParser(prog="python -m experiments.lossless.run measured", description=__doc__)
     parser.add_argument(
         "profile", type=Path, help="of this machine, with processors `cpu` on one core and `gpu`, as `stretch profile` makes it"

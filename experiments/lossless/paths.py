@@ -20,7 +20,7 @@ from stretch.planning.plan import plan
 from stretch.planning.result import PlanResult
 
 HERE = Path(__file__).parent
-#: Networks that branch by themselves, at the sizes that they are made for.
+#: Networks that branch by themselves, at their default sizes.
 MODELS = {
     "googlenet": "GoogLeNet",
     "inception_v3": "Inception-v3",
@@ -29,16 +29,16 @@ MODELS = {
     "timm:hrnet_w18_small": "HRNet-W18-Small",
 }
 DEVICES = (("mi9", "cpu,gpu"), ("mi9", "cpu,gpu,dsp"), ("pixel6", "cpu,gpu"))
-#: Device and processors that designs are planned for whose outputs are compared with the original's.
+#: Device and processors of the designs whose outputs are compared with the original's.
 TRIED_ON = ("mi9", "cpu,gpu")
 
 
 def schedule_bound_ms(graph: OpGraph, device: DeviceProfile, config: PlanConfig) -> float:
-    """Return a time that no schedule of a network's kernels on several processors can be below, exchanges left out, ms.
+    """Return a lower bound of the time of any schedule of a network's kernels on several processors without exchanges, in ms.
 
-    List scheduling's two bounds: the longest chain of kernels, each on its fastest
-    processor; and the least time in which all kernels, divided at will, can be
-    computed (a linear program). Operators that any of the processors fuses count as one kernel.
+    List scheduling has two bounds: the longest chain of kernels, each on its fastest
+    processor; and the minimum time for all kernels if they are divided arbitrarily
+    (a linear program). Operators that any of the processors fuses count as one kernel.
     """
     predictor = LatencyPredictor(device)
     launched = [predictor.predict(graph, processor, config.precision[processor]).kernels for processor in config.processors]
@@ -64,7 +64,7 @@ def schedule_bound_ms(graph: OpGraph, device: DeviceProfile, config: PlanConfig)
 
 
 def paths() -> None:
-    """Record what is planned for networks that branch by themselves."""
+    """Record the plans for networks that branch by themselves."""
     rows: list[Row] = []
     for model, name in MODELS.items():
         graph = graph_of(model, None)
@@ -98,7 +98,7 @@ def paths() -> None:
 
 
 def exact() -> None:
-    """Record how far networks along their own paths and in portions are from the originals."""
+    """Record the differences of networks along their own paths and in portions from the originals."""
     import stretch
 
     device, processors = TRIED_ON

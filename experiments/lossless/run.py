@@ -16,7 +16,7 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.plan import plan
 
 HERE = Path(__file__).parent
-#: Phones, boards and a laptop whose processors are alike in speed for some networks, and the paper's phones.
+#: Phones, boards and a laptop whose processors have similar speeds for some networks, and the paper's phones.
 DEVICES = {
     "a03s": "cpu,gpu",
     "mi8se": "cpu,gpu",
@@ -45,7 +45,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def floats() -> None:
-    """Record what exact designs gain in precisions that need no images, as `--lossless` plans them."""
+    """Record the gain of exact designs in precisions that need no images, as `--lossless` plans them."""
     rows = []
     for model, name in MODELS.items():
         graph = graph_of(model)

@@ -33,7 +33,7 @@ DEVICES = {"mi9-release": "cpu,gpu,dsp", "pixel6": "cpu,gpu", "s23": "cpu,gpu", 
 
 
 def drop_caches() -> bool:
-    """Return the empty the page cache, so that the next run reads every package from disk; False where that is not allowed."""
+    """Empty the page cache, so that the next run reads every package from disk; return False if that is not allowed."""
     os.sync()
     try:
         Path("/proc/sys/vm/drop_caches").write_text("3")
@@ -43,7 +43,7 @@ def drop_caches() -> bool:
 
 
 def one_run(out: Path) -> dict[str, Any]:
-    """Return `stretch branch` in a process of its own: its JSON, wall time in seconds, peak memory in MB."""
+    """Run `stretch branch` in a separate process; return its JSON with wall time in seconds and peak memory in MB."""
     command = [str(Path(sys.executable).parent / "stretch"), "branch", MODEL, "--device", DEVICE, "--out", str(out), "--json", "--quiet"]
     start = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
@@ -104,7 +104,7 @@ def p90(values: list[float]) -> float:
 
 
 def predict() -> None:
-    """Record what is planned for every model and device: nothing is run, so this can be remade at any time."""
+    """Record the plan for every model and device; nothing is run, so the record can be repeated at any time."""
     rows, refused = [], []
     for model in MODELS:
         for device, processors in DEVICES.items():
@@ -130,7 +130,7 @@ def predict() -> None:
 
 
 def profile_row(device: str) -> dict[str, Value]:
-    """Return the sources of a device's predictions."""
+    """Return the row with the sources of a device's predictions."""
     from predictors.devices import load_device
 
     profile = load_device(device)
@@ -145,7 +145,7 @@ def profile_row(device: str) -> dict[str, Value]:
 
 
 def predicted_row(model: str, device: str, processors: str) -> dict[str, Value]:
-    """Return one model on one device, planned."""
+    """Plan one model for one device, and return its row."""
     from predictors.devices import load_device
     from stretch.planning.config import PlanConfig
     from stretch.planning.plan import plan
@@ -174,7 +174,7 @@ def predicted_row(model: str, device: str, processors: str) -> dict[str, Value]:
 
 
 def check() -> None:
-    """Record, for every model and device, whether the scheduler computes what torch computes, and how long planning took."""
+    """Record whether the scheduler computes the same as torch for every model and device, and the planning time."""
     rows = []
     for model in MODELS:
         for device, processors in DEVICES.items():
@@ -191,7 +191,7 @@ def check() -> None:
 
 
 def checked_row(model: str, device: str, processors: str) -> dict[str, Value]:
-    """Return one model on one device: branch, export, run, compare."""
+    """Branch, export, run and compare one model on one device, and return its row."""
     from stretch.api import branch
     from stretch.planning.config import PlanConfig
 

@@ -12,13 +12,13 @@ from stretch.tools.ncnn.reader import read_ncnn
 
 RUNTIME = "ncnn"
 
-#: The second has every board of the source, without one network in int8 that the first has.
+#: The second table has every board of the source, but lacks one int8 network of the first.
 TABLES = ("ncnn_boards.csv", "ncnn_all_boards.csv")
 
-#: Sizes that ncnn's `benchncnn.cpp` gives to networks whose file states none.
+#: Sizes that ncnn's `benchncnn.cpp` gives to networks whose files state none.
 INPUTS = {"FastestDet": (1, 3, 352, 352), "vision_transformer": (1, 3, 384, 384)}
 
-#: Relatives, which are left out together: by the blocks that they are built of.
+#: Families of related networks by their building blocks, which are left out together.
 FAMILIES = {
     "squeezenet": r"squeezenet",
     "mobilenet": r"mobilenet(_ssd|_yolo)?(_int8)?$",
@@ -41,15 +41,15 @@ class Run(NamedTuple):
     """Device of a table of the source."""
 
     device: str  # Our name of the board.
-    core_set: str  # Our name of the cores; numbers of threads and kinds of cores.
-    precision: str  # In which networks that are not int8 were computed.
-    processor: str = "cpu"  # On a GPU, ncnn computes int8 networks on the CPU: those rows are left out.
+    core_set: str  # Our name of the cores, with numbers of threads and kinds of cores.
+    precision: str  # Precision of networks that are not int8.
+    processor: str = "cpu"  # On a GPU, ncnn computes int8 networks on the CPU, so these rows are left out.
 
 
-#: By the beginning of the board's name, threads, `powersave` and `gpu_device`. ncnn computes in fp16 where cores can, unless
-#: its build or version does not: what runs MobileNet, which Winograd does not speed up, beyond the cores' fp32 peak is fp16.
+#: Runs by the beginning of the board's name, threads, `powersave` and `gpu_device`. ncnn computes in fp16 if cores can, unless
+#: its build or version does not: if MobileNet, which Winograd does not speed up, exceeds the cores' fp32 peak, it was fp16.
 #: Eight threads on the Snapdragon 888 had the four large cores (`powersave` 2). Other tables of the source are left out: it does not
-#: state which cores their threads had, or no profile needs them, or they are broken (a GPU of the Station-M3 that takes 0.5 ms for VGG-16).
+#: state the cores of their threads, no profile needs them, or they are broken (a GPU of the Station-M3 that takes 0.5 ms for VGG-16).
 RUNS = {
     ("Raspberry Pi 4", 1, 0, -1): Run("raspberrypi4", "1large", "fp32"),
     ("Raspberry Pi 4", 4, 0, -1): Run("raspberrypi4", "4large", "fp32"),
@@ -92,8 +92,8 @@ RUNS = {
     ("MediaTek Dimensity 9300", 1, 2, 0): Run("d9300", "all", "fp16", "gpu"),
 }
 
-#: Networks whose times on GPUs are not those of a GPU: 16 layers `Reduction` of the one and attention of the other lacked Vulkan
-#: versions when tables were made, so that tensors went to the CPU and back.
+#: Networks whose times on GPUs are not those of a GPU: 16 `Reduction` layers of the first and the attention of the second lacked
+#: Vulkan versions at the time, so that tensors went to the CPU and back.
 NOT_ON_GPUS = ("efficientnetv2_b0", "vision_transformer")
 
 
@@ -104,7 +104,7 @@ def run_of(row: dict[str, str]) -> Run | None:
 
 
 def latencies(rows: Iterable[dict[str, str]]) -> Iterator[Latency]:
-    """Yield the times of networks: the least of the runs, since the mean of some has an outlier of ten times that."""
+    """Yield the times of networks: the minimum of the runs, because some means include an outlier of ten times the minimum."""
     for row in rows:
         run = run_of(row)
         if run is None or (run.processor == "gpu" and (row["model"].endswith("_int8") or row["model"] in NOT_ON_GPUS)):
@@ -119,7 +119,7 @@ def main() -> None:
     files = sorted((folder / "models").glob("*.param"))
     networks = [(file.stem, family_of(file.stem, FAMILIES), read_ncnn(file, INPUTS.get(file.stem))) for file in files]
     rows = [row for name in TABLES for row in read_table(folder / name)]
-    # The tables share most rows, to the digit.
+    # The tables share most rows, with equal digits.
     write_measurements("boards", networks, list(dict.fromkeys(latencies(rows))), folder / "LICENSE")
 
 

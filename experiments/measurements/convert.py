@@ -15,10 +15,10 @@ from predictors.measurements.tables import Latency, write_table
 
 
 def tables_folder(description: str | None, files: str) -> Path:
-    """Return the folder of tables that the command line names.
+    """Return the folder of tables from the command line.
 
     Args:
-        description: Of the program.
+        description: Description of the program.
         files: Names of the files that the folder must have.
     """
     parser = argparse.ArgumentParser(description=description)
@@ -32,12 +32,12 @@ def read_table(path: Path) -> list[dict[str, str]]:
 
 
 def family_of(network: str, families: Mapping[str, str]) -> str:
-    """Return the family of a network: the first whose pattern fits its name."""
+    """Return the family of a network, the first whose pattern matches its name."""
     return next(name for name, pattern in families.items() if re.match(pattern, network))
 
 
 def mean_times(row: Mapping[str, str]) -> Iterator[tuple[str, str, str, float, float]]:
-    """Yield the device, cores, precision, mean and standard deviation, ms, of each column ``DEVICE|cores|precision|mean``, µs, of a row."""
+    """Yield device, cores, precision, mean and standard deviation in ms for each column ``DEVICE|cores|precision|mean`` (µs) of a row."""
     for column, value in row.items():
         if column.endswith("|mean") and value:
             device, cores, precision, _ = column.split("|")
@@ -57,13 +57,13 @@ def graph_of(module: Any, shape: tuple[int, ...], name: str) -> OpGraph:
 
 
 def write_measurements(name: str, networks: Sequence[tuple[str, str, OpGraph]], latencies: list[Latency], licence: Path) -> None:
-    """Write the networks that were measured, the table and the licence of a set; its source is written by hand.
+    """Write the measured networks, the table and the licence of a set; its source is written by hand.
 
     Args:
-        name: Of the folder.
+        name: Name of the folder.
         networks: Name, family and graph of each network.
         latencies: Rows in any order.
-        licence: File to copy.
+        licence: File of the licence, which is copied.
     """
     folder = MEASUREMENT_FOLDER / name
     folder.mkdir(exist_ok=True)

@@ -10,7 +10,7 @@ from experiments.measurements.convert import graph_of, read_table, tables_folder
 from predictors.graph import OpGraph
 from predictors.measurements.tables import Latency
 
-#: Our names of the source's devices. Left out: the SA8775P ADP, which was measured in two clock states.
+#: Our names of the source's devices. The SA8775P ADP is left out because it was measured in two clock states.
 DEVICES = {
     "Samsung Galaxy S24": "s24",
     "Samsung Galaxy S25": "s25",
@@ -39,7 +39,7 @@ LEFT_OUT = ("sequencer2d_s",)
 
 
 def latencies(rows: Iterable[dict[str, str]]) -> Iterator[Latency]:
-    """Yield the times of networks that ran on the NPU with every layer."""
+    """Yield the times of networks that ran with every layer on the NPU."""
     for row in rows:
         elsewhere = int(row["gpu_layers"]) + int(row["cpu_layers"])
         known = row["device"] in DEVICES and row["precision"] in PRECISION and row["runtime"] in RUNTIME
@@ -62,7 +62,7 @@ def capture_network(row: dict[str, str]) -> OpGraph:
         folder, _, model = name.rpartition(".")
         models = getattr(torchvision.models, folder) if folder else torchvision.models
         backbone = {"weights_backbone": None} if folder else {}
-        # without it, drawing weights takes a minute
+        # otherwise, drawing weights takes a minute
         drawn = {"init_weights": False} if model in ("inception_v3", "googlenet") else {}
         module = getattr(models, model)(weights=None, **backbone, **drawn)
     return graph_of(module, tuple(int(n) for n in row["input"].split("x")), row["network"])

@@ -21,16 +21,16 @@ PRECISION = {"float": "fp32", "quant": "int8"}
 #: TensorFlow Lite's GPU delegate computes in fp16 by default.
 GPU_PRECISION = "fp16"
 
-#: As the source names it; which of two builds of a release was used is not stated.
+#: Name in the source, which does not state which of two builds of a release was used.
 RUNTIME = "TensorFlow Lite 2.10"
 
 #: Fusion rules of each phone's GPU.
 GPU_BACKEND = {"pixel4": "tflite_gpu_adreno", "mi8se": "tflite_gpu_adreno"}
 
-#: Networks that are left out: what our capture does not read.
+#: Networks that are left out because our capture does not read them.
 LEFT_OUT = ("bagnet9",)
 
-#: Relatives, which are left out together: by the blocks that they are built of, whatever the names.
+#: Families of related networks by their building blocks, whatever their names; they are left out together.
 FAMILIES = {
     "mobilenet": r"(fd)?mobilenetb?_w",
     "mobilenetv2": r"mobilenetv2",
@@ -77,7 +77,7 @@ def latencies(rows: Iterable[dict[str, str]]) -> Iterator[Latency]:
 
 
 def matches(row: dict[str, str], shape: dict[str, str], kernel: Kernel) -> bool:
-    """Return whether a row of the source's table is a kernel of ours: kind, channels, window and size."""
+    """Return whether a row of the source's table matches a kernel of ours by kind, channels, window and size."""
     cost = kernel.cost
     if cost.kind not in KINDS[row["operation"]] or (cost.kind == "copy") != (row["operation"] == "CONCATENATION"):
         return False
@@ -87,7 +87,7 @@ def matches(row: dict[str, str], shape: dict[str, str], kernel: Kernel) -> bool:
     if cost.kind == "linear":
         return channels == cost.in_channels
     if cost.kind in ("pool", "reduce"):
-        # Windows that the converter pads read up to three rows more.
+        # Windows with the converter's padding read up to three more rows.
         return channels == cost.groups and 0 <= int(shape["Input_shape"]) ** 2 - cost.reads // cost.groups <= 3 * (2 * 112 + 3)
     same = (
         channels == cost.in_channels * cost.groups
@@ -98,7 +98,7 @@ def matches(row: dict[str, str], shape: dict[str, str], kernel: Kernel) -> bool:
 
 
 def paired(rows: list[dict[str, str]], kernels: list[Kernel]) -> Iterator[tuple[dict[str, str], Kernel]]:
-    """Yield the rows of one network with their kernels, in order; rows without a partner are left out."""
+    """Yield the rows of one network with their kernels, in order; rows without a kernel are left out."""
     left = [(row, ast.literal_eval(row["feature"])) for row in rows]
     for kernel in kernels:
         first = next((pair for pair in left if matches(*pair, kernel)), None)
@@ -113,7 +113,7 @@ def implementation(kernel: str) -> str:
 
 
 def kernel_latencies(rows: list[dict[str, str]], graphs: dict[str, OpGraph]) -> Iterator[KernelLatency]:
-    """Yield the times of single kernels on the GPUs, µs in the source."""
+    """Yield the times of single kernels on the GPUs; they are in µs in the source."""
     devices = [column.partition("|")[0] for column in rows[0] if column.endswith("|gpu|float")]
     of: dict[str, list[dict[str, str]]] = defaultdict(list)
     for row in rows:

@@ -7,7 +7,7 @@ SETS = ("phones", "transformers", "npu", "boards")
 
 
 def main() -> None:
-    """Run the program of the set that the first argument names with the arguments behind it."""
+    """Run the program of the set in the first argument, with the remaining arguments."""
     if len(sys.argv) < 2 or sys.argv[1] not in SETS:
         raise SystemExit(f"name one of {', '.join(SETS)}, then the folder of its tables")
     program = import_module(f"experiments.measurements.{sys.argv.pop(1)}")

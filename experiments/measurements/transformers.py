@@ -17,7 +17,7 @@ PRECISION = {"float": "fp32", "quant": "int8"}
 
 RUNTIME = "TensorFlow Lite 2.15"
 
-#: Name in timm, side of the input and what else makes the network of the table.
+#: Name in timm, side of the input and further options of each network in the table.
 TIMM: dict[str, tuple[str, int, dict[str, Any]]] = {
     **{f"deit-{size}-distilled-patch16-224": (f"deit_{size}_distilled_patch16_224", 224, {}) for size in ("tiny", "small", "base")},
     "deit-base-distilled-patch16-384": ("deit_base_distilled_patch16_384", 384, {}),
@@ -36,7 +36,7 @@ MIT = {
     "mit-b5": (WIDE, (3, 6, 40, 3)),
 }
 
-#: Of the table's operations and twice our multiply-accumulates, at most so much is different.
+#: Maximum relative difference between the table's operations and twice our multiply-accumulates.
 TOLERANCE = 3e-3
 
 
@@ -50,7 +50,7 @@ def latencies(rows: Iterable[dict[str, str]]) -> Iterator[Latency]:
 def written_as_groups(graph: OpGraph) -> OpGraph:
     """Return the graph with its depthwise convolutions as grouped ones.
 
-    transformers' TensorFlow class writes those of MiT as `Conv2D` with groups, which the converter keeps as it is,
+    transformers' TensorFlow class writes depthwise convolutions of MiT as `Conv2D` with groups, which the converter keeps,
     and TensorFlow Lite computes group by group.
     """
 
@@ -84,7 +84,7 @@ def capture_network(name: str) -> OpGraph:
             self.segformer = SegformerForImageClassification(config)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            """Return the classify."""
+            """Return the class scores, batch × classes."""
             return self.segformer(x).logits
 
     widths, depths = MIT[name]

@@ -1,4 +1,4 @@
-"""The four networks that OpenCL is measured with, as ONNX files with random weights, and ONNX Runtime on one core as a baseline."""
+"""The four networks for measurements of OpenCL, as ONNX files with random weights, and ONNX Runtime on one core as a baseline."""
 
 import os
 import time
@@ -12,12 +12,12 @@ from scheduler.delegates.opencl import OpenCLDelegate
 from scheduler.delegates.opencl.device import open_device
 from scheduler.delegates.opencl.schedule import Options
 
-#: Compared by default; tile costs were fitted to their convolutions (`experiments.opencl_tuning.cost_model`).
+#: Networks of the comparison; tile costs were fitted to their convolutions (`experiments.opencl_tuning.cost_model`).
 NETWORKS = ("resnet50", "mobilenet_v2", "regnet_x_1_6gf", "efficientnet_b0")
 
 
 def save_network(name: str, folder: Path) -> Path:
-    """Write a network of `stretch list models` as `stretch branch` would write it whole."""
+    """Write a network of `stretch list models` as one ONNX file, as `stretch branch` would."""
     from stretch.export.onnx import save_onnx, to_numpy, to_onnx
     from stretch.network.capture import capture
     from stretch.network.models.load import load_model
@@ -30,11 +30,11 @@ def save_network(name: str, folder: Path) -> Path:
 
 
 class Runner:
-    """A compiled network or operator with buffers of its own.
+    """A compiled network or operator with its own buffers.
 
     Args:
-        compiled: Of any delegate.
-        seed: Of its input.
+        compiled: Compiled network of any delegate.
+        seed: Seed of its input.
     """
 
     def __init__(self, compiled: Any, seed: int = 0) -> None:
@@ -46,17 +46,17 @@ class Runner:
         self.call.run()
 
     def ms(self) -> float:
-        """Return the milliseconds of one run, from the caller's memory and back."""
+        """Return the time of one run in ms, including copies from and to the caller's memory."""
         start = time.perf_counter_ns()
         self.call.run()
         return (time.perf_counter_ns() - start) / 1e6
 
 
 def forget_own_tuning(core: int, empty: str) -> None:
-    """Leave aside what was tuned on this machine, for the rest of the process; the driver keeps the kernels that it has compiled.
+    """Ignore schedules that were tuned on this machine, for the remaining process; the driver keeps its compiled kernels.
 
     Args:
-        core: Of the device.
+        core: Core of the device.
         empty: An empty folder.
     """
     open_device((core,))
@@ -64,15 +64,15 @@ def forget_own_tuning(core: int, empty: str) -> None:
 
 
 def opencl(model: Path, core: int, **options: Any) -> Runner:
-    """Return a network on our kernels, PoCL's thread on one core."""
+    """Return a network with our kernels and PoCL's thread on one core."""
     return Runner(OpenCLDelegate((core,), options=Options(**options)).compile(model))
 
 
 def onnxruntime(model: Path) -> Runner:
-    """Return a network on ONNX Runtime, one thread wherever the caller is."""
+    """Return a network on ONNX Runtime, with one thread on the caller's core."""
     return Runner(CpuDelegate(()).compile(model))
 
 
 def difference(one: Runner, other: Runner) -> float:
-    """Return the largest difference of their outputs, relative to the largest element."""
+    """Return the maximum difference of their outputs, relative to the largest element."""
     return max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in zip(one.outputs, other.outputs, strict=True))

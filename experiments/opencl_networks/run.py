@@ -13,10 +13,10 @@ from experiments.records import About, Value, write_record
 from scheduler.cores import available_cores, pinned
 
 HERE = Path(__file__).parent
-#: Runs behind a row of the kernels.
+#: Number of runs for a row of the kernels.
 PROFILED = 5
 
-#: Other ways of compiling a network, each a switch of the delegate.
+#: Variants of compiling a network, each with one changed option of the delegate.
 VARIANTS: dict[str, dict[str, object]] = {
     "as it is": {},
     "without the package's schedules": {"tuned": False},
@@ -29,7 +29,7 @@ VARIANTS: dict[str, dict[str, object]] = {
 
 
 def interleaved(runners: dict[str, Runner], rounds: int) -> dict[str, list[float]]:
-    """Return the times of all networks in milliseconds, each running once per round, in any order: the previous run decides the content of the caches."""
+    """Return the times of all networks in ms, one run each per round in random order, because the previous run determines the caches."""
     names = list(runners)
     times: dict[str, list[float]] = {name: [] for name in names}
     order = random.Random(0)
@@ -48,12 +48,12 @@ Rows = list[dict[str, Value]]
 
 
 def measure(name: str, core: int, rounds: int) -> tuple[Rows, Rows, Rows]:
-    """Return the rows of a network, of its variants, and of what each kind of kernel costs.
+    """Return the rows of a network, of its variants, and of the cost of each kind of kernel.
 
     Args:
-        name: Of `NETWORKS`.
-        core: Core that all of them run on.
-        rounds: Runs of each.
+        name: Name in `NETWORKS`.
+        core: Core for all runs.
+        rounds: Number of runs of each.
     """
     variants: Rows = []
     with tempfile.TemporaryDirectory() as folder, pinned((core,)):
@@ -92,7 +92,7 @@ def measure(name: str, core: int, rounds: int) -> tuple[Rows, Rows, Rows]:
 
 
 def by_kind(name: str, runner: Runner) -> list[dict[str, Value]]:
-    """Time and rate of each kernel of a network, by the device's clock."""
+    """Return time and rate of each kernel of a network, by the device's clock."""
     total: dict[str, tuple[int, float, int]] = {}
     for entry in runner.compiled.profile(PROFILED):
         count, ms, macs = total.get(entry.launch.kernel, (0, 0.0, 0))
@@ -119,7 +119,7 @@ def main(words: list[str] | None = None) -> None:
     options = parser.parse_args(words)
     tables: tuple[Rows, Rows, Rows] = ([], [], [])
     for name in NETWORKS:
-        # PoCL takes longer to launch kernels in a process that has compiled hundreds of them, so each network has one of its own.
+        # PoCL takes longer to launch kernels in a process that has compiled hundreds of them, so each network has a separate process.
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as child:
             for table, rows in zip(tables, child.submit(measure, name, options.core, options.rounds).result(), strict=True):
                 table += rows

@@ -27,9 +27,9 @@ from scheduler.delegates.opencl.schedule import KernelProblem, TileCosts, analyt
 HERE = Path(__file__).parent
 COSTS_FILE = Path(schedule.__file__).with_name("costs.json")
 
-#: Turns milliseconds of this machine into cycles, in which other parts of the delegate count; a ranking does not depend on it.
+#: Converts ms of this machine to cycles, which other parts of the delegate use; a ranking does not depend on it.
 CYCLES_A_MS = 3.7e6
-#: A tile that takes t times the best one counts t to the power of minus this.
+#: Exponent s of a tile's weight t^(−s), where t is its time relative to the best tile's: slow tiles count less.
 SLOW_COUNTS_LESS = 3
 KERNELS = ("conv", "product")
 
@@ -38,13 +38,13 @@ KERNELS = ("conv", "product")
 class Measured:
     """All tiles of one problem."""
 
-    network: str  # Where it is first met.
-    problem: KernelProblem  # Convolution and its shapes.
-    times: dict[tuple[int, int, int], float]  # Milliseconds by (VW, VC, CHANNELS_FIRST).
+    network: str  # First network with the problem.
+    problem: KernelProblem  # The convolution and its shapes.
+    times: dict[tuple[int, int, int], float]  # Time in ms by (VW, VC, CHANNELS_FIRST).
 
 
 def read_tiles(path: Path) -> list[Measured]:
-    """Return the measurements of `gather.py`, problems with a choice of tiles alone."""
+    """Read the measurements of `gather.py`, only for problems with a choice of tiles."""
     tiles: dict[tuple[str, str], Measured] = {}
     with path.open(newline="") as stream:
         for row in csv.DictReader(stream):
@@ -60,14 +60,14 @@ def read_tiles(path: Path) -> list[Measured]:
 
 
 def fit(measured: list[Measured], group: int) -> TileCosts:
-    """Return the costs that explain times best.
+    """Return the costs that explain the times best.
 
     Args:
-        measured: Of some networks.
+        measured: Measurements of some networks.
         group: Tiles of pixels in a work-group.
     """
     tiles = sorted({(vw, vc) for one in measured for vw, vc, _ in one.times})
-    # Costs are linear in each of its numbers: the features of a time are its cycles with one of them 1 and the others 0.
+    # Costs are linear in each parameter: the features of a time are its cycles with one parameter at 1 and the others at 0.
     units = [TileCosts({tile: float(tile == unit) for tile in tiles}, float(unit is None)) for unit in (*tiles, None)]
     features, weights = [], []
     for one in measured:
@@ -80,7 +80,7 @@ def fit(measured: list[Measured], group: int) -> TileCosts:
 
 
 def judge(name: str, measured: list[Measured], cycles: Callable[[KernelProblem, int, int], float]) -> dict[str, Value]:
-    """Return how well an estimate ranks: each tile in both orders of the grid, channels first before pixels first, as `rank_tiles` does."""
+    """Return the quality of an estimate's ranking of tiles, each with both orders of the grid, channels first before pixels first."""
     correlations, first, of_four, of_eight, sums = [], [], [], [], [0.0, 0.0]
     for one in measured:
         ranked = sorted(one.times, key=lambda tile: (cycles(one.problem, tile[0], tile[1]), -tile[0], -tile[1], -tile[2]))
@@ -105,7 +105,7 @@ def judge(name: str, measured: list[Measured], cycles: Callable[[KernelProblem, 
 
 
 def rows(measured: list[Measured], traits: Traits, costs: TileCosts) -> list[dict[str, Value]]:
-    """Return the analytic ranking and the learned one, on networks it was fitted to and on others."""
+    """Return the quality of the analytic and the learned ranking, on networks of the fit and on others."""
     estimates: dict[str, Callable[[KernelProblem, int, int], float]] = {
         "in no order": lambda problem, vw, vc: zlib.crc32(f"{problem.shape} {vw} {vc}".encode()),
         "analytic": lambda problem, vw, vc: analytic_cycles(traits, replace(problem, depths={}), vw, vc),

@@ -18,13 +18,13 @@ from scheduler.delegates.opencl.schedule import KernelProblem, Options, Paramete
 from scheduler.delegates.opencl.templates import lower
 from scheduler.delegates.opencl.tuner import ScheduleTuner, single_node_graph
 
-#: Networks that no constant of the cost model was fitted to.
+#: Networks that were not used for any constant of the cost model.
 HELD_OUT = ("resnet18", "googlenet", "mobilenet_v3_large", "shufflenet_v2_x1_0", "regnet_y_800mf", "squeezenet1_1", "densenet121")
 COLUMNS = ("network", "kernel", "shape", "pixels", "blocks", "depth", "batch", "VW", "VC", "CHANNELS_FIRST", "tile_depth", "ms")
 
 
 def problems(graph: KernelGraph, device: OpenDevice) -> dict[tuple[str, str], tuple[KernelGraph, Options, KernelProblem, list[Parameters]]]:
-    """Return every problem of a simplified and fused graph whose tile is to be chosen, with its convolution alone and its candidates."""
+    """Return every problem of a simplified and fused graph that has a choice of tiles, with its convolution alone and its candidates."""
     result: dict[tuple[str, str], tuple[KernelGraph, Options, KernelProblem, list[Parameters]]] = {}
     for node in graph.nodes:
         if node.op not in ("Conv", "Gemm"):
@@ -40,7 +40,7 @@ def problems(graph: KernelGraph, device: OpenDevice) -> dict[tuple[str, str], tu
 
 
 def main(words: list[str] | None = None) -> None:
-    """Measure and write a table with a row a tile."""
+    """Measure and write a table with one row per tile."""
     parser = argparse.ArgumentParser(prog="python -m experiments.opencl_tuning.gather", description=__doc__)
     parser.add_argument("networks", nargs="*", default=[*NETWORKS, *HELD_OUT])
     parser.add_argument("--rounds", type=int, default=5)

@@ -13,7 +13,7 @@ MODES = ("fast", "exhaustive", "schedule")
 
 
 def tuned(bundle: Path, mode: str, budget: float, cache: str) -> tuple[dict[str, Value], str]:
-    """Return one mode from an empty cache: the sums over all kernels before and after, and the device."""
+    """Tune in one mode from an empty cache; return the sums over all kernels before and after, and the device."""
     start = time.monotonic()
     data = stretch("profile", "tune", bundle, "--mode", mode, "--budget", budget / 60, XDG_CACHE_HOME=cache)
     row: dict[str, Value] = {

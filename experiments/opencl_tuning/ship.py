@@ -28,7 +28,7 @@ Key = tuple[str, str]
 
 
 def tune(models: dict[str, Path], core: int) -> dict[Key, TunedSchedule]:
-    """Return the result of tuning the convolutions of all networks, each by itself."""
+    """Tune the convolutions of all networks, each by itself."""
     delegate = OpenCLDelegate((core,), options=Options(tuned=False))
     result: dict[Key, TunedSchedule] = {}
     for name, model in models.items():
@@ -51,7 +51,7 @@ def keys_of(compiled: OpenCLCompiled, tuneds: dict[Key, TunedSchedule]) -> dict[
 def helpful(
     delegate: OpenCLDelegate, models: dict[str, Path], tuneds: dict[Key, TunedSchedule], rounds: int, share: float
 ) -> dict[Key, TunedSchedule]:
-    """Return the those with which the nodes of all networks that depend on them take at most `share` of their time, measured within the networks."""
+    """Return the schedules with which the nodes that depend on them take at most `share` of their time, measured within the networks."""
     sums: dict[Key, list[float]] = {key: [0.0, 0.0] for key in tuneds}
     choices = {key: tuned.choice for key, tuned in tuneds.items()}
     for model in models.values():
@@ -66,7 +66,7 @@ def helpful(
 def compare(
     delegate: OpenCLDelegate, models: dict[str, Path], tuneds: dict[Key, TunedSchedule], rounds: int
 ) -> tuple[list[dict[str, Value]], dict[Key, TunedSchedule]]:
-    """Return the times of whole networks without and with the schedules, in turns; and the schedules that no network is slower with."""
+    """Return the times of whole networks without and with the schedules, in turns; and the schedules that slow no network down."""
     rows: list[dict[str, Value]] = []
     good = dict(tuneds)
     for name, model in models.items():
@@ -89,7 +89,7 @@ def compare(
 
 
 def main(words: list[str] | None = None) -> None:
-    """Tune, keep what helps, write the package's file and ``results/shipped.json``."""
+    """Tune, keep the helpful schedules, and write the package's file and ``results/shipped.json``."""
     parser = argparse.ArgumentParser(prog="python -m experiments.opencl_tuning.ship", description=__doc__)
     parser.add_argument("--rounds", type=int, default=101)
     parser.add_argument("--core", type=int, default=available_cores()[-1])
@@ -99,11 +99,11 @@ def main(words: list[str] | None = None) -> None:
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder, pinned((options.core,)):
         models = {name: save_network(name, Path(folder)) for name in NETWORKS}
-        # PoCL takes longer to launch kernels in a process that has compiled hundreds of them, so tuning has one of its own.
+        # PoCL takes longer to launch kernels in a process that has compiled hundreds of them, so tuning has a separate process.
         with ProcessPoolExecutor(1, mp_context=context) as child:
             result = child.submit(tune, models, options.core).result()
         result = helpful(delegate, models, result, rounds=9, share=BETTER)
-        # Together with fewer others, and measured again: what was luck goes.
+        # Measured again with fewer others, so that lucky schedules are dropped.
         result = helpful(delegate, models, result, rounds=9, share=1.0)
         rows, good = compare(delegate, models, result, options.rounds)
         while len(good) < len(result):

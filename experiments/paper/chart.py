@@ -1,6 +1,6 @@
-"""Figures whose points say where they come from: a mark for each source, and a filling for each series.
+"""Figures whose points show the source of their numbers: one mark per source, and one filling per series.
 
-Readable without colour: measured is a circle, simulated a square, predicted a triangle, published a larger diamond.
+They are readable without colour: measured is a circle, simulated a square, predicted a triangle, published a larger diamond.
 """
 
 import textwrap
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: Inches across: letters stay legible where the picture is shrunk to a phone.
+#: Width in inches: letters stay legible if the picture is shrunk to a phone's width.
 WIDTH = 6.4
-#: Shape of a point, by the kind of its number.
+#: Shape of a point, by the source of its number.
 MARKS: dict[Source, str] = {"measured": "o", "simulated": "s", "predicted": "^", "paper": "D"}
 #: Size and edge of a mark, in points.
 OWN_MARK, PUBLISHED_MARK = (7.5, 1.2), (10, 1.6)
@@ -25,7 +25,7 @@ COLOURS: dict[Source, str] = {"measured": ACCENT, "simulated": "#00664d", "predi
 
 
 def marked(axes: "Axes", x: float, y: float, source: Source, filling: str = "full") -> None:
-    """Draw a point of a source, filled as matplotlib's `fillstyle` says."""
+    """Draw a point of a source, with matplotlib's `fillstyle` as its filling."""
     axes.plot([x], [y], **_style(source, filling), zorder=3, clip_on=False)
 
 
@@ -46,25 +46,25 @@ def _style(source: Source, filling: str) -> dict[str, object]:
 
 
 def handle(axes: "Axes", source: Source, series: str, filling: str = "full") -> "Artist":
-    """Return an entry of a legend: the mark of a source, and the words of a series."""
+    """Return an entry of a legend: the mark of a source, and the name of a series."""
     words = {"paper": "published"}.get(source, source)
     return axes.plot([], [], label=f"{words}: {series}" if series else words, **_style(source, filling))[0]
 
 
 def legend(figure: "Figure", handles: Sequence["Artist"]) -> None:
-    """Say what marks and lines mean, below everything, in two columns."""
+    """Add a legend of marks and lines below everything, in two columns."""
     handles = list(handles)
     labels = ["\n".join(textwrap.wrap(str(item.get_label()), 40)) for item in handles]
     figure.legend(handles, labels, loc="outside lower left", ncols=2, fontsize=9.5, frameon=False, handletextpad=0.6)
 
 
 def as_svg(name: str, title: str, words: str, figure: "Figure") -> str:
-    """Return a figure as a file of its own: the same numbers give the same bytes.
+    """Return a figure as the text of an SVG file; equal numbers give equal bytes.
 
     Args:
-        name: One word.
-        title: Its subject, which screen readers read.
-        words: Its content, which they read too.
+        name: Name of the figure, one word.
+        title: Subject of the figure, which screen readers read.
+        words: Content of the figure, which screen readers also read.
         figure: The drawing.
     """
     width, height = figure.get_size_inches()

@@ -19,25 +19,25 @@ from stretch.planning.plan import evaluate, plan
 
 HERE = Path(__file__).parent
 RECORDS, COMMAND = HERE / "results", "python -m experiments.paper.run"
-#: Figure 11: phones, networks and precisions.
+#: Phones, networks and precisions of figure 11.
 PHONES, PROCESSORS, NETWORKS = ("mi9-release", "mi11"), ("cpu", "gpu"), ("resnet34", "resnet50")
 PRECISION = {"cpu": "int8", "gpu": "fp16"}
 SPLIT = (
     "split ms", "split, exchanges ms", "split operators", "branches ms", "branches, exchanges ms", "meetings",
     "branches over the GPU", "branches over split", "MACs ratio",
 )  # fmt: skip
-#: Figure 12: the device, and measured tables of designs that cost about as much as the original, or twice as much.
+#: Device of figure 12, and measured tables of designs that cost about as much as the original, or twice as much.
 DEVICE, SHOWN = "mi9-release", ("ratios", "strategies", "replication")
 
 
 def published(path: Path = HERE / "paper_003.csv") -> list[Row]:
-    """Return the numbers that were copied from the paper's text by hand, from the columns published, value, unit and section."""
+    """Return the numbers that were copied by hand from the paper's text, with the columns published, value, unit and section."""
     with path.open(encoding="utf-8", newline="") as file:
         return [{**row, "value": float(row["value"])} for row in csv.DictReader(file)]
 
 
 def split_row(model: str, device: str) -> Row:
-    """Return a network on a phone (figure 11): each processor, operators split as CoDL does, branches."""
+    """Return the row of a network on a phone (figure 11): each processor alone, operators split as in CoDL, and branches."""
     graph, profile = graph_of(model), load_device(device)
     costs = Costs(LatencyPredictor(profile), PRECISION)
     alone = {name: costs.predictor.predict(graph, name, precision).ms for name, precision in PRECISION.items()}
@@ -71,7 +71,7 @@ def tradeoff_rows() -> list[Row]:
         for variant, design, _ in TABLES[table]:
             if design in rows or variant not in measured:
                 continue
-            # any design states the original's best processor
+            # every design states the original's best processor
             branched = design != "sequential"
             evaluation = evaluate(graph, device, design_of(design if branched else "depth_only", graph, DEVICE))
             rows[design] = {

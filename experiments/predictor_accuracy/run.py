@@ -17,10 +17,10 @@ from predictors.predictor import LatencyPredictor
 HERE = Path(__file__).parent
 DEVICES = ("pixel4", "s10", "mi8se", "a03s", "iphonexs")
 
-#: Rows of the README's first table: what the goals of these predictors speak of.
+#: Rows of the README's first table, which the goals of these predictors are about.
 CHOSEN = ("gpu[all] fp16", "cpu[1large] fp32", "cpu[1large] int8")
 
-#: Networks of the phone tables that torchvision or timm have, too, under other names.
+#: Networks of the phone tables that torchvision or timm have under other names.
 OTHERS = {
     "densenet169": "densenet169",
     "squeezenet_v1_0": "squeezenet1_0",
@@ -35,10 +35,10 @@ OTHERS = {
     "fbnet_cb": "timm:fbnetc_100",
 }
 
-#: Two networks are one if their multiply-accumulates differ by no more than this.
+#: Maximum relative difference of multiply-accumulates for two networks to be the same.
 SAME = 0.005
 
-#: Predictors of papers, the networks that they were judged on, and the share within ±10 % that the papers state.
+#: Predictors of papers, the networks of their evaluation, and the share within ±10 % that the papers state.
 PUBLISHED = (
     ("nn-Meter, mobile CPU (2021)", "of the families it was made for, 2 000 variants", 0.99),
     ("nn-Meter, mobile GPU (2021)", "of the families it was made for, 2 000 variants", 0.991),
@@ -52,7 +52,7 @@ def name(judged: EvaluatedFit) -> str:
 
 
 def row(device: str, judged: EvaluatedFit) -> Row:
-    """Return the errors of a fit on families left out."""
+    """Return the row of a fit with its errors on families left out."""
     held = judged.fit.held_out
     worst = sorted(judged.predicted, key=lambda network: -abs(judged.predicted[network] / judged.measured[network] - 1))[:3]
     return {
@@ -68,7 +68,7 @@ def row(device: str, judged: EvaluatedFit) -> Row:
 
 
 def agreement(measurements: Measurements) -> list[Row]:
-    """Return how often the fusion rules choose the implementation in the kernel's name, by GPU."""
+    """Return the share of kernels for which the fusion rules choose the implementation in the kernel's name, by GPU."""
     rows: list[Row] = []
     for device in sorted({kernel.device for kernel in measurements.kernels}):
         kernels = [kernel for kernel in measurements.kernels if kernel.device == device]
@@ -87,7 +87,7 @@ def agreement(measurements: Measurements) -> list[Row]:
 
 
 def fold_rows(measurements: Measurements) -> list[Row]:
-    """Return which families are left out together."""
+    """Return the families that are left out together."""
     networks = Networks(measurements.graphs, measurements.families, "tflite_cpu")
     folds: dict[int, set[str]] = defaultdict(set)
     counts: dict[int, int] = defaultdict(int)
@@ -98,7 +98,7 @@ def fold_rows(measurements: Measurements) -> list[Row]:
 
 
 def other_rows(measurements: Measurements) -> list[Row]:
-    """Return the same networks by the code of other libraries, through capture and the shipped profile of the Pixel 4."""
+    """Return predictions of the same networks in other libraries, through capture and the shipped profile of the Pixel 4."""
     predictor = LatencyPredictor(load_device("pixel4"))
     times = {(row.network, row.processor, row.core_set, row.precision): row.ms for row in measurements.latencies if row.device == "pixel4"}
     rows: list[Row] = []
@@ -120,7 +120,7 @@ def other_rows(measurements: Measurements) -> list[Row]:
 
 
 def summary(rows: list[Row]) -> list[Row]:
-    """Return the our errors next to published ones."""
+    """Return our errors next to published ones."""
     ours: list[Row] = [
         {"predictor": f"this, {row['processor']}", "networks left out": "whole families", "±10 %": row["±10 %"]}
         for row in rows

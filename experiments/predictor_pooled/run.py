@@ -20,7 +20,7 @@ from predictors.models.fitted import FittedModel
 
 HERE = Path(__file__).parent
 
-#: Measurements, fusion rules, and channels that are computed at a time.
+#: Fusion rules of each set of measurements, and numbers of channels that are computed at a time.
 SETS = {
     "npu": ("qnn_htp", (32, 32)),
     "boards": ("ncnn", (4, 4)),
@@ -29,7 +29,7 @@ SETS = {
 
 #: Core sets of one core.
 ONE_CORE = ("1large", "1med", "1small")
-#: Subjects of goals: name, set, precision, device and core set.
+#: Subjects of goals: name, set, and a condition on precision, device and core set.
 Chosen = Callable[[Place], bool]
 GOALS: dict[str, tuple[str, Chosen]] = {
     "NPUs, w8a8": ("npu", lambda place: place[0] == "int8"),
@@ -56,7 +56,7 @@ def pool_of(name: str) -> Pool:
     return Pool(networks, load_formula(backend), measured.latencies, family_folds(measured.families, networks.kinds), slices)
 
 
-#: Families of the NPUs' networks as their first estimate had them: relatives apart, so that a network was judged by fits that had seen its like.
+#: Families of the NPUs' networks in their first estimate: relatives were apart, so that fits had seen similar networks.
 FIRST_FAMILIES = {
     **dict.fromkeys(("resnext50_32x4d", "resnext101_32x8d"), "resnext"),
     **dict.fromkeys(("efficientnet_b0", "efficientnet_b4"), "efficientnet"),
@@ -66,12 +66,12 @@ FIRST_FAMILIES = {
     "mobilevit_s": "mobilevit",
 }
 
-#: The runtime that timed every NPU.
+#: Runtime that timed every NPU.
 ONE_RUNTIME = "QAIRT 2.42"
 
 
 def estimates(pool: Pool) -> list[Row]:
-    """Return how near the NPUs' predictions seem to be by several ways to judge them: families together or apart, with a choice of runtime or none."""
+    """Return the apparent errors of NPU predictions by several evaluations: families together or apart, with one or several runtimes."""
     networks, families = pool.networks, pool.networks.families | FIRST_FAMILIES
     first = replace(pool, networks=replace(networks, families=families), folds=family_folds(families, networks.kinds))
     one = [row for row in pool.rows if row.runtime == ONE_RUNTIME]
@@ -87,7 +87,7 @@ def estimates(pool: Pool) -> list[Row]:
 
 
 def score(pool: Pool, places: list[Place]) -> Row:
-    """Return how near predictions are, over all networks and places, and with as much weight for each family."""
+    """Return the errors of predictions, over all networks and places, and with equal weight per family."""
     errors = np.array([abs(1 / ratio - 1) for place in places for ratio in pool.ratios[place].values()])
     of = np.array([pool.networks.families[name] for place in places for name in pool.ratios[place]])
     names = {name for place in places for name in pool.ratios[place]}
@@ -111,7 +111,7 @@ PHONES = ("pixel4", "s10", "mi8se", "a03s", "iphonexs")
 
 
 def through_profiles(pool: Pool) -> list[Row]:
-    """Return the transformers as the phones' profiles predict them: borrowed kernels come from fits without the network's family."""
+    """Return the errors of phones' profiles for transformers; borrowed kernels come from fits without the network's family."""
     borrowed = BORROWED_FITS["tflite_cpu"]
     networks = Networks(pool.networks.graphs, pool.networks.families, "tflite_cpu")
     result: list[Row] = []

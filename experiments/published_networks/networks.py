@@ -1,8 +1,8 @@
-"""Networks whose times were published, for the tables in `predictors/measurements/published`. Weights do not matter to a time.
+"""Networks with published times, for the tables in `predictors/measurements/published`. Weights have no effect on times.
 
-Networks of MediaPipe's tasks follow their papers and model cards (backbone, input, feature maps, heads), since their files are not
-here. Networks of the MobileNetV4 paper are those of timm and torchvision; MobileOne and FastViT in the form with merged branches that
-was timed.
+Networks of MediaPipe's tasks follow their papers and model cards (backbone, input, feature maps, heads), because their files are not
+available here. Networks of the MobileNetV4 paper come from timm and torchvision; MobileOne and FastViT have the form with merged
+branches that was timed.
 """
 
 from functools import partial
@@ -46,7 +46,7 @@ class _Cell(nn.Module):
 
 
 class EfficientDet(nn.Module):
-    """EfficientDet-Lite0: 64 channels, three cells, heads of three separable convolutions, nine boxes a place, 90 classes."""
+    """EfficientDet-Lite0: 64 channels, three cells, heads of three separable convolutions, nine boxes per place, 90 classes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class SSD(nn.Module):
 
 
 class _Blaze(nn.Module):
-    """A block of BlazeFace: 5×5 depthwise and 1×1, twice where it is a double one, parallel to a pooled or padded shortcut."""
+    """A block of BlazeFace: 5×5 depthwise and 1×1, twice in double blocks, parallel to a pooled or padded shortcut."""
 
     def __init__(self, before: int, after: int, stride: int = 1, middle: int = 0) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ def _merged(name: str) -> nn.Module:
     return reparameterize_model(timm.create_model(name).eval())
 
 
-#: Names in the tables, and functions that make the networks.
+#: Functions that make the networks, by their names in the tables.
 efficientdet_lite0, ssd_mobilenet_v2, blazeface = EfficientDet, SSD, BlazeFace
 mobilenet_v2_half = partial(torchvision.models.mobilenet_v2, weights=None, width_mult=0.5)
 mobilenet_v2_wide = partial(torchvision.models.mobilenet_v2, weights=None, width_mult=1.5)

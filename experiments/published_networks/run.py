@@ -10,13 +10,13 @@ from predictors.devices import load_device
 from predictors.predictor import LatencyPredictor
 
 HERE = Path(__file__).parent
-#: Processors of `mi9`, whose chip the Pixel 4 has, by the columns of its table.
+#: Processors of `mi9`, whose chip is also in the Pixel 4, by the columns of its table.
 PIXEL4 = {
     "cpu_fp32_ms": ("cpu[1large3med]", "fp32"),
     "cpu_int8_ms": ("cpu[1large3med]", "int8"),
     "gpu_fp16_ms": ("gpu", "fp16"),
 }
-#: Profiles that whole networks calibrated, each left out in turn (`predictors/measurements/published`).
+#: Profiles that are calibrated by whole networks, each left out in turn (`predictors/measurements/published`).
 DEVICES = ("pixel6", "s23", "mi9-release", "mi9")
 
 
@@ -41,7 +41,7 @@ def left_out() -> list[Row]:
 
 
 def summary(rows: list[Row]) -> list[Row]:
-    """Return how well each column is predicted, network by network, by the others."""
+    """Return the errors of each column's predictions, each network predicted from the others."""
     columns: dict[str, list[Row]] = {}
     for row in rows:
         columns.setdefault(str(row["column"]), []).append(row)
@@ -58,7 +58,7 @@ def summary(rows: list[Row]) -> list[Row]:
 
 
 def lite_rows() -> list[Row]:
-    """EfficientNet-Lite on the Pixel 4, and predictions from the fits of another phone with its chip."""
+    """Return EfficientNet-Lite on the Pixel 4, and predictions from the fits of another phone with its chip."""
     predictor = LatencyPredictor(load_device("mi9"))
     rows: list[Row] = []
     with (HERE / "pixel4.csv").open(encoding="utf-8") as file:

@@ -14,12 +14,12 @@ from experiments.real_networks.run import command_parser, keep_rows, kept_rows
 from experiments.records import About, Facts, Row, write_record
 
 HERE = Path(__file__).parent
-#: Agreement that is asked for.
+#: Requested agreement.
 LEAST = 0.9
 
 
 def measured(name: str, device: str, weights: Path, images: Path, count: int) -> Row:
-    """Run `stretch branch --images --min-agreement --repair`, and describe the network that it finds."""
+    """Run `stretch branch --images --min-agreement --repair`, and return the row of its result."""
     import stretch
     from predictors.devices import load_device
     from stretch.planning.config import PlanConfig
@@ -56,7 +56,7 @@ def measured(name: str, device: str, weights: Path, images: Path, count: int) ->
 
 
 def main() -> None:
-    """Measure, or make a record."""
+    """Measure, or write a record."""
     parser = command_parser(__doc__)
     parser.add_argument("--network", choices=ALL)
     parser.add_argument("--device")

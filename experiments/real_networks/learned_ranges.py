@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from stretch.stages.rounded import RoundedModel
 
 HERE = Path(__file__).parent
-#: Side of the images, those for training, views of a step, rates of weights and of logarithms of scales, which rise in a tenth of the steps.
+#: Side of the images, number of training images, views per step, learning rates of weights and of logarithms of scales, and warm-up share.
 SIDE, IMAGES, BATCH, RATE, SCALE_RATE, RISE = 128, 300, 32, 5e-5, 3e-3, 0.1
 
 
 def learn_ranges(network: "RoundedModel") -> "torch.Tensor":
-    """Make the scales of a rounded network's tensors learn; return their logarithms."""
+    """Make the scales of a rounded network's tensors learnable; return their logarithms."""
     import torch
 
     from stretch.stages.rounded import INT8_RANGE
@@ -38,7 +38,7 @@ def learn_ranges(network: "RoundedModel") -> "torch.Tensor":
             i = network._at.get((name, tensor))
             if i is None:
                 return value, None
-            factor = (value.numel() * INT8_RANGE[1]) ** -0.5  # of the gradient, equation 4
+            factor = (value.numel() * INT8_RANGE[1]) ** -0.5  # factor of the gradient, equation 4
             learned = torch._fake_quantize_learnable_per_tensor_affine
             return learned(value, scales[i].reshape(1), zeros[i].reshape(1), *INT8_RANGE, factor), scales[i].detach()
 
@@ -49,7 +49,7 @@ def learn_ranges(network: "RoundedModel") -> "torch.Tensor":
 
 
 def trained(name: str, learned: bool, steps: int, seed: int, weights: Path, images: Path) -> Row:
-    """Train a whole network, as int8 rounds it, to give what it gives in float32."""
+    """Train a whole network with int8 rounding to reproduce its float32 outputs."""
     import torch
 
     from stretch.stages.rounded import RoundedModel
@@ -82,7 +82,7 @@ def trained(name: str, learned: bool, steps: int, seed: int, weights: Path, imag
 
 
 def main() -> None:
-    """Measure, or make a record."""
+    """Measure, or write a record."""
     parser = command_parser(__doc__)
     parser.add_argument("--networks", nargs="*", default=["mobilenet_v2", "efficientnet_lite0"])
     parser.add_argument("--steps", type=int, default=40)

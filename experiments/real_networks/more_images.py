@@ -20,48 +20,48 @@ if TYPE_CHECKING:
     from stretch.stages.rounded import RoundedModel
 
 HERE = Path(__file__).parent
-#: The paper's phone as its release measured it, and multiply-accumulates of a design over the original's.
+#: The paper's phone as measured in its release, and the range of a design's multiply-accumulates over the original's.
 DEVICE, MACS = "mi9-release", (0.97, 1.03)
 MOST = 300
 
-#: The recipe was chosen on the last, and is judged on the others.
+#: The recipe was chosen on the last network, and is evaluated on the others.
 ALL = NETWORKS | {
     "efficientnet_lite1": Real("timm:tf_efficientnet_lite1", "efficientnet_lite1.safetensors", NETWORKS["efficientnet_lite0"].preprocessing)
 }
-#: Options of the planner: two branches, one of which keeps as many of the blocks as they are as the speed-up here allows.
+#: Options of the planner: two branches, one of which keeps as many unchanged blocks as this speed-up allows.
 PROCESSORS, SPEEDUP = ("cpu", "dsp"), 1.25
 ASKED: dict[str, Any] = {
     "processors": PROCESSORS, "kinds": ("stretch",), "join": "sum", "merge": "always", "macs": MACS,
     "min_depth": 0.2, "min_width": 0.2, "balance": 0.1,
 }  # fmt: skip
-#: Shares of the blocks, the largest first.
+#: Shares of unchanged blocks, the largest first.
 INTACT = tuple(number / 100 for number in range(80, 40, -2))
-#: Designs: branches; the same with blocks taken evenly; the plain network of their multiply-accumulates; and the plain network without so many blocks, or
-#: channels, that it is predicted to be as fast on one processor as the branches on two.
+#: Designs: branches; branches with evenly spaced blocks; the plain network of equal multiply-accumulates; and plain networks without
+#: blocks or channels that are predicted to be as fast on one processor as the branches on two.
 DESIGNS = ("branches", "evenly", "sequential", "shortened", "pruned")
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A design, refined on some images."""
+    """A design that is refined on some images."""
 
     network: str
     design: str  # One of `DESIGNS`.
     photographs: int
     synthetic: int
-    steps: int  # Of refinement; 0 for none.
+    steps: int  # Steps of refinement; 0 for none.
     seed: int = 0
-    rounded: int = 20  # Percentage of the steps that see what int8 rounds.
+    rounded: int = 20  # Percentage of the steps with int8 rounding.
 
     @property
     def name(self) -> str:
-        """Name of its row."""
+        """Name of the trial's row."""
         made = f" + {self.synthetic} synthetic" if self.synthetic else ""
         return f"{self.network}, {self.design}, {self.photographs}{made}, {self.steps} steps, {self.rounded} % rounded, seed {self.seed}"
 
 
 def measured(trial: Trial, weights: Path, images: Path) -> Row:
-    """Return one trial, on the GPU where there is one."""
+    """Measure one trial, on the GPU if there is one."""
     import msgspec
     import torch
 
@@ -86,7 +86,7 @@ def measured(trial: Trial, weights: Path, images: Path) -> Row:
             break
     device = "cuda" if torch.cuda.is_available() else "cpu"
     fitted = list(torch.cat(divided.fitted)[:: MOST // trial.photographs][: trial.photographs].to(device).split(32))
-    # a cache has them once the first trial of this number has made them
+    # cached by the first trial with this number
     synthetic = synthesise(network.captured, preprocessing, Synthesis(trial.synthetic)) if trial.synthetic else []
     losses = BlockLosses(network.captured, fitted)
     if trial.design != "evenly":
@@ -120,7 +120,7 @@ def measured(trial: Trial, weights: Path, images: Path) -> Row:
     row |= agreement(network.captured, model, divided.held_back, "calibrated")
     if trial.steps:
         if trial.design == "pruned":
-            # marked as changed in its first segment, so that all of them are refined
+            # marked as changed from its first segment, so that all segments are refined
             design = model.design
             first, *others = design.segments
             marked = replace(first, branches=(replace(first.branches[0], entry="project"),))
@@ -138,7 +138,7 @@ def measured(trial: Trial, weights: Path, images: Path) -> Row:
 
 
 def rounded_agreement(original: "Captured", network: "RoundedModel", images: "Sequence[torch.Tensor]") -> Row:
-    """Return how often a network, as int8 rounds it, sees the original's class on batches that nothing was fitted to."""
+    """Return the share of images for which an int8-rounded network answers the original's class, on images without any fit."""
     import torch
 
     from stretch.evaluation.measure import AgreementSums, share_of
@@ -152,7 +152,7 @@ def rounded_agreement(original: "Captured", network: "RoundedModel", images: "Se
 
 
 def record(files: Sequence[Path], name: str) -> None:
-    """Make a record of what was measured, in a file of this name."""
+    """Write a record of the measurements to a file with this name."""
     rows, where = kept_rows(files)
     rows.sort(key=lambda row: str(row["trial"]))
     empty = dict.fromkeys(key for row in rows for key in row)
@@ -176,7 +176,7 @@ def record(files: Sequence[Path], name: str) -> None:
 
 
 def main() -> None:
-    """Measure, or make a record."""
+    """Measure, or write a record."""
     parser = command_parser(__doc__)
     parser.add_argument("--trial", action="append", default=[], help="network,design,photographs,synthetic,steps[,seed[,rounded]]; repeat")
     parser.add_argument("--side-by-side", type=int, default=4, help="trials at a time")

@@ -1,6 +1,6 @@
-"""The plain network without so many channels that it is predicted to be as fast on one processor as branches are on several.
+"""Prune a plain network so that it is predicted to be as fast on one processor as branches are on several.
 
-Torch-Pruning does it, from a folder on the path: `uv pip install --target FOLDER --no-deps torch-pruning==1.6.1`.
+Torch-Pruning does the pruning, from a folder on the path: `uv pip install --target FOLDER --no-deps torch-pruning==1.6.1`.
 """
 
 import bisect
@@ -21,32 +21,32 @@ if TYPE_CHECKING:
     from stretch.planning.result import PlanResult
     from stretch.transform.model import Branch, BranchedModel
 
-#: Shares of the channels of every layer that may be taken, the mildest first.
+#: Shares of the channels of every layer that may be removed, the smallest first.
 RATIOS = tuple(number / 100 for number in range(1, 60))
 
-#: Penalty of the regressions, as `stretch.transform.calibrate.calibrate` has it.
+#: Penalty of the regressions, as in `stretch.transform.calibrate.calibrate`.
 RIDGE = 1e-4
 
 
 @dataclass(frozen=True)
 class Pruned:
-    """A network that lost channels."""
+    """A pruned network."""
 
-    captured: "Captured"  # It, as data with its weights.
-    kept: "Mapping[str, torch.Tensor]"  # Of each operator, the original's channel that each of its channels is.
-    ratio: float  # Share of the channels of every layer that was asked for.
+    captured: "Captured"  # The network as data with its weights.
+    kept: "Mapping[str, torch.Tensor]"  # Original channel of each channel, by operator.
+    ratio: float  # Requested share of removed channels in every layer.
 
 
 def prune(original: "Captured", ratio: float, step: int) -> Pruned:
-    """Take the channels of the smallest L1 norm out of every layer but the last, in groups that hang together (Fang et al. 2023, DepGraph).
+    """Remove the channels of the smallest L1 norm from every layer but the last, in dependent groups (Fang et al. 2023, DepGraph).
 
     Args:
         original: The network.
         ratio: Share of the channels of every layer.
-        step: Channels that stay are a multiple of this.
+        step: Divisor of the numbers of remaining channels.
 
     Raises:
-        MissingBackendError: If Torch-Pruning is not there.
+        MissingBackendError: If Torch-Pruning is not installed.
     """
     try:
         import torch_pruning
@@ -64,7 +64,7 @@ def prune(original: "Captured", ratio: float, step: int) -> Pruned:
     norms = {name: layer for name, layer in module.named_modules() if isinstance(layer, nn.BatchNorm2d)}
     means = {}
     for name, norm in norms.items():
-        # means are cut as the channels are, and no criterion looks at them: they say which channels stayed
+        # means are cut like the channels, and no criterion uses them, so they show which channels stayed
         means[name] = norm.running_mean.clone()
         norm.running_mean.copy_(torch.arange(norm.num_features))
     last = [layer for layer in module.modules() if isinstance(layer, nn.Linear)][-1]
@@ -87,17 +87,17 @@ def prune(original: "Captured", ratio: float, step: int) -> Pruned:
 
 
 def kept_channels(original: "OpGraph", pruned: "OpGraph", stayed: "Mapping[str, torch.Tensor]") -> "dict[str, torch.Tensor]":
-    """Return the original's channel of each channel of every operator.
+    """Return the original channel of each channel of every operator.
 
-    A batch norm says which of the convolution's stayed; operators between them have those of their inputs.
+    A batch norm shows the remaining channels of its convolution; operators between them have the channels of their inputs.
 
     Args:
-        original: The original's operators.
-        pruned: The same with fewer channels.
-        stayed: Of each batch norm.
+        original: Operators of the original.
+        pruned: The same operators with fewer channels.
+        stayed: Remaining channels of each batch norm.
 
     Raises:
-        StretchError: If an operator has another number of channels than those it should have.
+        StretchError: If an operator has an unexpected number of channels.
     """
     import torch
 
@@ -120,16 +120,16 @@ def kept_channels(original: "OpGraph", pruned: "OpGraph", stayed: "Mapping[str, 
 def calibrate_pruned(
     original: "Captured", pruned: Pruned, images: "Sequence[torch.Tensor]", synthetic: "Sequence[torch.Tensor]" = ()
 ) -> "BranchedModel":
-    """Return the calibrate a pruned network as branched ones are: segment by segment the best of as pruned, statistics again, and every layer fitted.
+    """Calibrate a pruned network like branched ones: per segment the best of unchanged, with new statistics, and with every layer fitted.
 
     Args:
         original: The original.
-        pruned: It with fewer channels; stays as it is.
-        images: Batches, (n, channels, height, width), on the device of the work.
-        synthetic: Batches made from the original, likewise, which fits look at and the choice does not.
+        pruned: The network with fewer channels; it is not changed.
+        images: Batches, (n, channels, height, width), on the device of the computation.
+        synthetic: Batches of synthetic images, which fits use and the choice does not.
 
     Returns:
-        It as a module, whose design is that of the original, which it is compared with.
+        The network as a module, with the design of the original for comparison.
     """
     import torch
 
@@ -168,7 +168,7 @@ def calibrate_pruned(
 
 
 def _segments(captured: "Captured", like: "OpGraph | None" = None) -> "Iterator[tuple[Branch, OpGraph]]":
-    """Yield a network between the meeting points of another, or its own, as modules with its weights."""
+    """Yield the segments of a network between another one's meeting points, or its own, as modules with its weights."""
     from stretch.planning.network.segments import cut_segment, split_segments
     from stretch.transform.build import load_weights
     from stretch.transform.model import Branch
@@ -183,24 +183,24 @@ def _segments(captured: "Captured", like: "OpGraph | None" = None) -> "Iterator[
 
 
 def _largest(graph: "OpGraph") -> int:
-    """Return the bytes of one image's largest activation."""
+    """Return the size of one image's largest activation, in bytes."""
     from math import prod
 
     return 4 * max(prod(op.shape) for op in graph.ops) // graph.input.shape[0]
 
 
 def _error(got: "Sequence[torch.Tensor]", wanted: "Sequence[torch.Tensor]") -> float:
-    """Return the squared error over the square."""
+    """Return the squared error over the square of the expected values."""
     wrong = sum(float((a - b).square().sum()) for a, b in zip(got, wanted, strict=True))
     return wrong / sum(float(b.square().sum()) for b in wanted)
 
 
 def pruned_as_fast(original: "Captured", planned: "PlanResult") -> "tuple[Pruned, Estimate]":
-    """Return the mildest pruned network that is predicted to be as fast on one processor as branches are on theirs, and where and how fast it runs."""
+    """Return the least pruned network that is predicted to be as fast on one processor as branches, and its processor with the time."""
     from stretch.planning.design.scale import aligns
     from stretch.planning.result import ranked_singles
 
-    # where the plain network runs best, so that no channel of its slices is left empty, and none is taken for another processor
+    # step of the plain network's best processor: its slices are full, and no channel is removed for another processor
     alone = planned.best_single.processor
     step = aligns(planned.device, [alone])[alone]
 
@@ -212,14 +212,14 @@ def pruned_as_fast(original: "Captured", planned: "PlanResult") -> "tuple[Pruned
 
 
 def mildest(ms: Callable[[float], float], target: float) -> float:
-    """Return the least of `RATIOS` with which a network takes no longer than a time, by bisection: more channels taken, less time.
+    """Return the smallest of `RATIOS` for which a network is fast enough, by bisection: with more pruning the time decreases.
 
     Args:
-        ms: Predicted time by share.
-        target: That time, ms.
+        ms: Function from the share to the predicted time in ms.
+        target: Maximum time in ms.
 
     Raises:
-        StretchError: If there is none.
+        StretchError: If no share is large enough.
     """
     at = bisect.bisect_left(RATIOS, True, key=lambda ratio: ms(ratio) <= target)
     if at == len(RATIOS):

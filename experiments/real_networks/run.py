@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 
-#: Photographs that nothing is fitted to.
+#: Number of photographs that no fit uses.
 HELD_BACK = 200
 
 
 @dataclass(frozen=True)
 class Real:
-    """A network that others trained on ImageNet."""
+    """A network with published ImageNet weights."""
 
-    name: str  # As `stretch branch` takes it.
-    weights: str  # File of weights in the folder of weights.
+    name: str  # Name for `stretch branch`.
+    weights: str  # File in the folder of weights.
     preprocessing: dict[str, Any]  # Differences from the network's own statement.
 
 
@@ -51,7 +51,7 @@ NETWORKS = {
     ),
 }
 
-#: Seconds that a comparison needs behind a refinement, on a busy machine.
+#: Seconds for a comparison after a refinement, on a busy machine.
 _COMPARING = 25
 
 #: Options of the planner; the processors are those of `PROCESSORS`.
@@ -62,39 +62,39 @@ DESIGNS: dict[str, dict[str, Any]] = {
 }
 DEVICE, PROCESSORS = "mi9", ("cpu", "gpu")
 
-#: Baseline of each design: the plain sequential network of the same multiply-accumulates.
+#: Baseline of each design: the plain sequential network of equal multiply-accumulates.
 SEQUENTIAL = "sequential"
 
 
 @dataclass(frozen=True)
 class Job:
-    """One network, calibrated and perhaps refined."""
+    """One network that is calibrated and optionally refined."""
 
-    network: str  # A key of `NETWORKS`.
-    design: str  # A key of `DESIGNS`, or `SEQUENTIAL` for the control of the default design.
-    images: int  # Photographs that it may look at.
-    channels: bool = True  # Whether the channels that stay are chosen on activations.
-    blocks: bool = True  # Whether the blocks that stay are.
-    refine: float | None = None  # Share of a refinement in which each segment is refined by itself; None for no refinement.
+    network: str  # Key of `NETWORKS`.
+    design: str  # Key of `DESIGNS`, or `SEQUENTIAL` for the baseline of the default design.
+    images: int  # Maximum number of photographs for fits.
+    channels: bool = True  # Whether kept channels are chosen by activations.
+    blocks: bool = True  # Whether kept blocks are chosen by activations.
+    refine: float | None = None  # Share of the refinement in which each segment is refined alone; None without refinement.
 
     @property
     def name(self) -> str:
-        """Name of its row."""
+        """Name of the job's row."""
         steps = {"channels": self.channels, "blocks": self.blocks}
         without = "".join(f", {step} by position" for step, chosen in steps.items() if not chosen)
         refined = "" if self.refine is None else f", refined {REFINED.get(self.refine, self.refine)}"
         return f"{self.network} {self.design} {self.images}{without}{refined}"
 
 
-#: How the row of a refined network says what its share means.
-#: The setting that takes steps as `stretch train` does now is marked by its length.
+#: Name of a refinement in its row, by its share.
+#: The setting with the same steps as `stretch train` has the name of its length.
 REFINED = {0.0: "together", 0.3: "at length", 0.5: "by segments, then together", 1.0: "by segments"}
 
-#: The design and the photographs that single steps are switched on and off for.
+#: Design and number of photographs for which single steps are switched on and off.
 STEPS_ON, MOST = "sum", 300
 
-#: Of each network: ways to refine, then each choice by position, fewer photographs, and the other designs.
-#: The longest come first.
+#: For each network: forms of refinement, then each choice by position, fewer photographs, and the other designs.
+#: The longest jobs come first.
 JOBS = (
     *(Job(network, STEPS_ON, MOST, refine=apart) for network in NETWORKS for apart in (0.5, 1.0)),
     Job("mobilenet_v2", STEPS_ON, MOST, refine=0.0),
@@ -114,12 +114,12 @@ JOBS = (
     *(Job(network, design, MOST) for design in (*DESIGNS, SEQUENTIAL) for network in NETWORKS),
 )
 
-#: Refined as `stretch train` does it, with most of a GPU.
+#: Jobs that are refined like `stretch train`, with most of a GPU.
 AT_LENGTH = tuple(Job(network, design, MOST, refine=0.3) for design in (STEPS_ON, SEQUENTIAL) for network in NETWORKS)
 
 
 def command_parser(description: str | None) -> argparse.ArgumentParser:
-    """Return the arguments of a script that measures into a file and makes a record of such files."""
+    """Return the parser of a script that measures into a file and makes a record of such files."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("what", choices=["measure", "record"])
     parser.add_argument("files", type=Path, nargs="*", help="for record: what measure wrote")
@@ -130,7 +130,7 @@ def command_parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def keep_rows(rows: Iterable[Row], out: Path) -> None:
-    """Write rows into a file as they come, with the facts of this machine before them."""
+    """Write rows to a file as they come, after the facts of this machine."""
     about, done = facts(), list[Row]()
     out.parent.mkdir(parents=True, exist_ok=True)
     for row in rows:
@@ -140,7 +140,7 @@ def keep_rows(rows: Iterable[Row], out: Path) -> None:
 
 
 def kept_rows(files: Sequence[Path]) -> tuple[list[Row], Origin]:
-    """Return the rows of such files, and where they were measured."""
+    """Return the rows of such files, and the machine and time of their measurement."""
     runs = [json.loads(file.read_text()) for file in files]
     return [row for run in runs for row in run["rows"]], origin(runs)
 
@@ -148,7 +148,7 @@ def kept_rows(files: Sequence[Path]) -> tuple[list[Row], Origin]:
 def opened(
     real: Real, weights: Path, images: Path, count: int, held_back: int = HELD_BACK, **options: Any
 ) -> "tuple[CapturedNetwork, Preprocessing, Images]":
-    """Return a network with its weights, its preprocessing, and photographs for calibration and others."""
+    """Return a network with its weights, its preprocessing, and photographs for calibration and for comparison."""
     from scheduler.bundle.preprocessing import requested_preprocessing
     from stretch.stages.build import divide_images
     from stretch.stages.network import read_network
@@ -159,11 +159,11 @@ def opened(
 
 
 def agreement(original: "Captured", model: "BranchedModel", images: "Sequence[torch.Tensor]", when: str) -> Row:
-    """Return how often a network sees the original's class, with its 95 % interval, and the error of its scores.
+    """Return the share of images for which a network answers the original's class, its 95 % interval, and the error of its scores.
 
     Args:
-        images: Batches that nothing was fitted to.
-        when: Begins the names of the columns.
+        images: Batches that no fit used.
+        when: Prefix of the columns' names.
     """
     from stretch.evaluation.agreement import compare
 
@@ -172,13 +172,13 @@ def agreement(original: "Captured", model: "BranchedModel", images: "Sequence[to
 
 
 def measure(job: Job, weights: Path, images: Path, end: float) -> Row:
-    """Return one job, on the GPU where there is one.
+    """Measure one job, on the GPU if there is one.
 
     Args:
         job: The job.
         weights: Folder of weights.
         images: Folder of photographs.
-        end: When it must be done, by this machine's monotonic clock; a refinement goes on until shortly before.
+        end: Deadline by this machine's monotonic clock; a refinement continues until shortly before.
     """
     import torch
 
@@ -223,7 +223,7 @@ def measure(job: Job, weights: Path, images: Path, end: float) -> Row:
 
 
 def _described(design: Any) -> str:
-    """Return the segments that are not the original's, with depths and widths."""
+    """Return the segments that differ from the original's, with depths and widths."""
     parts = [
         f"{part.name}: " + " ".join(f"{b.processor} {b.depth}×{b.width}" for b in part.branches)
         for part in design.segments
@@ -233,7 +233,7 @@ def _described(design: Any) -> str:
 
 
 def run_all(options: argparse.Namespace) -> None:
-    """Every job side by side; those that refine go on until the time is over, with the time that the others leave."""
+    """Run all jobs in parallel; refinements continue until the time is over, with the time that the others leave."""
     os.environ["OMP_NUM_THREADS"] = "2"
     end = time.monotonic() + options.seconds
     jobs = [(job, options.weights, options.images, end) for job in (AT_LENGTH if options.at_length else JOBS)]
@@ -241,7 +241,7 @@ def run_all(options: argparse.Namespace) -> None:
 
 
 def record(files: Sequence[Path], at_length: bool) -> None:
-    """Make a record of what was measured."""
+    """Write a record of the measurements."""
     rows, where = kept_rows(files)
     order = [job.name for job in (AT_LENGTH if at_length else JOBS)]
     rows.sort(key=lambda row: order.index(str(row["design"])))
@@ -265,18 +265,18 @@ def record(files: Sequence[Path], at_length: bool) -> None:
     )
 
 
-#: Remark on refinement before it went on at length.
+#: Note on refinements before those of full length.
 OLD = (
     "Refinement took steps of one size, and batch-norms normalised by batches, in both of its phases, on views of larger "
     "parts with nothing of others pasted in.",
 )
 
-#: Columns that nobody measured.
+#: Columns that are predicted, not measured.
 PREDICTED = ("predicted_ms", "best_single_ms", "speedup")
 
 
 def main() -> None:
-    """Measure, or make a record."""
+    """Measure, or write a record."""
     parser = command_parser(__doc__)
     parser.add_argument("--seconds", type=float, default=500, help="for measure: time that all jobs together may take")
     parser.add_argument("--side-by-side", type=int, default=16, help="for measure: jobs at a time")

@@ -20,13 +20,13 @@ from experiments.records import ROOT, Row, write_record
 
 HERE = Path(__file__).parent
 TESTS = ROOT / "tests" / "scheduler" / "delegates"
-#: Messages of hypothesis where every case was refused.
+#: Messages of hypothesis if every case was refused.
 REFUSED = re.compile(r"Unsatisf|FailedHealthCheck|filter_too_much")
 OUTCOMES = ("passed", "refused", "failed", "skipped")
 
 
 def sessions(delegate: str, count: int) -> int:
-    """Open, run and close a session as often as is asked, and print each time how often it gave what it gave first."""
+    """Open, run and close sessions, and print the number of results equal to the first one after each."""
     from scheduler.checks.verify import random_input
     from scheduler.runtime.session import Session
     from tests.scheduler.bundles import two_branches
@@ -44,7 +44,7 @@ def sessions(delegate: str, count: int) -> int:
 
 
 def ran(words: list[str], seconds: float) -> tuple[int | None, str, str]:
-    """Return the status of a program of Python, None where it was not over in time, and what it printed."""
+    """Run a Python program; return its status (None after a timeout), its output and its errors."""
     try:
         done = subprocess.run([sys.executable, "-m", *words], cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired as late:
@@ -53,7 +53,7 @@ def ran(words: list[str], seconds: float) -> tuple[int | None, str, str]:
 
 
 def session_row(delegate: str, count: int, seconds: float) -> Row:
-    """Return how sessions went in a process of their own."""
+    """Return the row of sessions in a separate process."""
     status, output, said = ran([f"{__package__}.conformance", "--only-sessions", delegate, "--sessions", str(count)], seconds)
     why = "" if status == 0 else (said.strip().splitlines() or ["crashed"])[-1]
     return {
@@ -66,7 +66,7 @@ def session_row(delegate: str, count: int, seconds: float) -> Row:
 
 
 def cases(file: Path) -> list[tuple[str, str, str]]:
-    """Name, outcome and reason of each test in a report of pytest."""
+    """Return name, outcome and reason of each test in a report of pytest."""
     rows = []
     for case in ET.parse(file).iter("testcase"):
         told = next((part for part in case if part.tag != "system-out"), None)
@@ -78,10 +78,10 @@ def cases(file: Path) -> list[tuple[str, str, str]]:
 
 
 def suite(what: str, words: list[str], seconds: float) -> tuple[Row, list[Row]]:
-    """Run some tests; how many went how, and each that did not pass."""
+    """Run some tests; return the row of their counts, and the tests that did not pass."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "report.xml"
-        # a worker that crashes or hangs is replaced, and its test has failed
+        # a worker that crashes or hangs is replaced, and its test counts as failed
         options = ["-q", "-p", "no:cacheprovider", "-W", "default", "--tb=short", "--runslow", f"--junitxml={file}"]
         options += ["--timeout=120", "--timeout-method=thread"]
         status, output, said = ran(["pytest", *options, *words], seconds)

@@ -11,12 +11,12 @@ from experiments.records import Row, write_record
 
 HERE = Path(__file__).parent
 WARM = 10
-#: Whether convolutions may use TF32, and whether all is fp16 with channels last, by column.
+#: Whether convolutions may use TF32, and whether everything is fp16 with channels last, by column.
 MODES = {"fp32": (False, False), "fp32 with TF32": (True, False), "fp16": (False, True)}
 
 
 def median_ms(name: str, side: int, tf32: bool, half: bool, runs: int) -> float:
-    """Return the median time of an inference that is waited for, its input on the GPU already."""
+    """Return the median time of a synchronised inference in ms, with its input already on the GPU."""
     import torch
 
     from stretch.network.models.load import load_model
@@ -28,7 +28,7 @@ def median_ms(name: str, side: int, tf32: bool, half: bool, runs: int) -> float:
     x = torch.randn(1, 3, side, side, device="cuda", dtype=dtype).to(memory_format=layout)
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     with torch.inference_mode():
-        # what is tried and allocated first must not be part of the graph
+        # trials and first allocations must not be part of the graph
         with torch.cuda.stream(stream):
             for _ in range(3):
                 network(x)

@@ -30,15 +30,15 @@ from scheduler.runtime.scheduler import Scheduler
 from scheduler.runtime.session import Session
 
 HERE = Path(__file__).parent
-#: Two networks, with the side of the first one's input; the second has its usual one. Large with small, and two of one size.
+#: Pairs of networks with the side of the first one's input; the second has its default one. Large with small, and two of one size.
 PAIRS = ("resnet50@224+mobilenet_v2", "efficientnet_b5@456+resnet50", "resnet50@448+mobilenet_v2", "timm:regnetx_040@224+resnet50")
-#: Requests of each network in a round, inferences of each in flight, and rounds that do not count.
+#: Requests per network and round, inferences per network in flight, and warm-up rounds.
 BURST, IN_FLIGHT, WARM = 8, 2, 3
 PLANNED, ALONE = "planned together", "one after the other on the "
 
 
 def planned(pair: str, profile: Path, folder: Path, words: Sequence[str]) -> tuple[dict[str, Any], list[Bundle], list[Bundle]]:
-    """Return the search's answer, the networks as it plans them, and as `stretch branch` writes them."""
+    """Return the search's answer, the networks as it plans them, and the networks as `stretch branch` writes them."""
     sized, _, second = pair.partition("+")
     first, _, side = sized.partition("@")
     size, options = ("--input", f"3x{side}x{side}"), ("--device", profile, "--lossless", *words)
@@ -58,7 +58,7 @@ def planned(pair: str, profile: Path, folder: Path, words: Sequence[str]) -> tup
 
 
 def whole(bundle: Bundle, processor: str) -> Bundle:
-    """Return the original of a bundle on one processor, on a CPU in int8 if its subgraphs are."""
+    """Return the original of a bundle on one processor, in int8 on a CPU if its subgraphs are int8."""
     manifest = bundle.manifest
     int8 = is_host(processor) and "int8" in bundle_precisions(manifest).get(processor, ())
     file = (manifest.int8_controls if int8 else manifest.controls)["original"]
@@ -66,14 +66,14 @@ def whole(bundle: Bundle, processor: str) -> Bundle:
 
 
 def in_flight(bundles: Sequence[Bundle], opened: ExitStack) -> Callable[[], object]:
-    """Return the runs a round of requests of both networks, which take turns on their processors."""
+    """Return a function that runs one round of requests of both networks, which take turns on their processors."""
     scheduler = opened.enter_context(Scheduler({str(number): bundle for number, bundle in enumerate(bundles)}, in_flight=IN_FLIGHT))
     inputs = {str(number): random_input(bundle) for number, bundle in enumerate(bundles)}
     return lambda: [future.result() for future in [scheduler.submit(x, name) for _ in range(BURST) for name, x in inputs.items()]]
 
 
 def one_by_one(bundles: Sequence[Bundle], opened: ExitStack) -> Callable[[], object]:
-    """Return the runs a round of requests, each when the one before it is over."""
+    """Return a function that runs one round of requests, each after the previous one."""
     calls = [(opened.enter_context(Session(bundle)), random_input(bundle)) for bundle in bundles]
     return lambda: [session.run(x) for _ in range(BURST) for session, x in calls]
 
@@ -81,7 +81,7 @@ def one_by_one(bundles: Sequence[Bundle], opened: ExitStack) -> Callable[[], obj
 def compare(
     places: Sequence[str], together: Sequence[Bundle], written: Sequence[Bundle], rounds: int, end: float
 ) -> dict[str, list[float]]:
-    """Return the seconds of each round of the planned pair and of its baselines, in turns; at least five rounds, whatever the time."""
+    """Return the seconds of each round of the planned pair and of its baselines, in turns; at least five rounds."""
     with ExitStack() as opened:
         alone = {place: [whole(bundle, place) for bundle in written] for place in places}
         runs = {f"{ALONE}{place}": one_by_one(bundles, opened) for place, bundles in alone.items()}
@@ -94,14 +94,14 @@ def compare(
             if number >= WARM + 5 and time.monotonic() > end:
                 break
             for name, burst in runs.items() if number % 2 else reversed(runs.items()):
-                # requests keep coming: a round after another one finds other caches and an idle GPU
+                # requests keep coming: directly after a different round, caches are different and the GPU is idle
                 burst()
                 times[name].append(timeit(burst, number=1))
     return {name: taken[WARM:] for name, taken in times.items()}
 
 
 def rows_of(pair: str, answer: dict[str, Any], times: Mapping[str, list[float]]) -> tuple[Row, list[Row]]:
-    """Return the planned pair over its best baseline, and every baseline."""
+    """Return the row of the planned pair against its best baseline, and one row per baseline."""
     rate = {name: 2 * BURST / statistics.median(taken) for name, taken in times.items()}
     best = max((name for name in rate if name.startswith(ALONE)), key=rate.__getitem__)
     rival = max((name for name in rate if name != PLANNED), key=rate.__getitem__)

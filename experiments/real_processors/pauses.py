@@ -23,13 +23,13 @@ PAUSE_S, PAUSES, BETWEEN, IN_A_ROW, STRETCH = 0.05, 15, (0, 1, 8), 200, 20
 
 
 def stolen() -> tuple[int, int]:
-    """Return the time that the host took away from all cores, and all their time, in ticks."""
+    """Return the time that the host took from all cores, and all their time, in ticks."""
     ticks = [int(text) for text in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
     return ticks[7], sum(ticks[:8])
 
 
 def after_pauses(session: Session, bundle: Bundle, between: int) -> float:
-    """Return the median ms of an inference after a pause and so many others."""
+    """Return the median time in ms of an inference after a pause and some other inferences."""
     x, times = random_input(bundle), []
     for _ in range(PAUSES):
         time.sleep(PAUSE_S)
@@ -40,7 +40,7 @@ def after_pauses(session: Session, bundle: Bundle, between: int) -> float:
 
 
 def in_a_row(session: Session, bundle: Bundle) -> list[tuple[float, float]]:
-    """Of each stretch of inferences in a row: median ms, and the share of time that the host took away, per cent."""
+    """Return the median time in ms and the percentage of time that the host took, for each stretch of successive inferences."""
     x, stretches = random_input(bundle), []
     for _ in range(IN_A_ROW // STRETCH):
         taken, total = stolen()
@@ -51,7 +51,7 @@ def in_a_row(session: Session, bundle: Bundle) -> list[tuple[float, float]]:
 
 
 def main() -> None:
-    """Measure and write the record."""
+    """Measure, and write the record."""
     parser = argparse.ArgumentParser(prog="python -m experiments.real_processors.pauses", description=__doc__)
     parser.add_argument("bundles", type=Path, nargs="+")
     parser.add_argument("--sessions", type=int, default=6)

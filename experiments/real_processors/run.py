@@ -24,9 +24,9 @@ from predictors.fits import fit_path, read_fits
 from scheduler.delegates.opencl.device import find_device
 
 HERE = Path(__file__).parent
-#: Network of a file of this folder, and the option that executes it.
+#: Network in a file of this folder, and the option that allows its execution.
 UNET, TRUSTED = f"{HERE / 'unet.py'}:unet", ("--trust-code",)
-#: Networks with the side of their input.
+#: Networks, each with the side of its input in pixels.
 NETWORKS = (
     ("resnet50", 224),
     ("resnet50", 448),
@@ -37,14 +37,14 @@ NETWORKS = (
     ("densenet121", 224),
     (UNET, 512),
 )
-#: Options of the designs that are run: exact ones, and one stretched segment of merged stages.
+#: Options of the two kinds of designs: exact ones, and one stretched segment of merged stages.
 KINDS = {"exact": ("--lossless",), "stretched": ("--kinds", "stretch", "--alpha", "100", "--beta", "5", "--set", "merge=always")}
-#: Precision of the CPU by its runtime; the GPU computes in fp32, as NVIDIA's driver has no half precision in OpenCL.
+#: Precision of the CPU by its runtime; the GPU computes in fp32, because NVIDIA's driver has no half precision in OpenCL.
 PRECISIONS = {"cpu": "fp32", "openvino": "fp32", "openvino:half": "fp16", "openvino/int8": "int8"}
 
 
 def within(*words: object) -> dict[str, Any]:
-    """Return the answer of a verb of this process, which has loaded everything: preparation is not timed."""
+    """Run a verb in this process, in which everything is loaded, and return its answer; preparation is not timed."""
     from typer.testing import CliRunner
 
     from stretch.cli import app
@@ -56,23 +56,23 @@ def within(*words: object) -> dict[str, Any]:
 
 
 def alone(answer: dict[str, Any], ending: str) -> float | None:
-    """Return the median time of the original on a processor, of those that took turns."""
+    """Return the median time of the original on a processor in ms, from the networks that took turns; None if it was not measured."""
     rows = [row for row in (answer["sequential"], answer["best_sequential"], *answer["others"]) if row]
     return next((row["median_ms"] for row in rows if row["name"] == f"original, {ending}"), None)
 
 
 def label(network: str, side: int, kind: str) -> str:
-    """Return the name of a row; a network in a file without the file's folder."""
+    """Return the name of a row, without the folder of a network's file."""
     return f"{network.rpartition('/')[2]}, {side}, {kind}"
 
 
 def error(predicted: float, measured: float | None) -> float | None:
-    """Return how far a prediction is off, per cent."""
+    """Return the error of a prediction in percent; None without a measurement."""
     return None if measured is None else round(100 * (predicted / measured - 1), 1)
 
 
 def noise(folder: Path, side: int) -> Path:
-    """Return the numbers as `stretch run` draws them, to find the ranges of int8."""
+    """Write random numbers like those of `stretch run`, for the ranges of int8, and return their folder."""
     images = folder / f"noise_{side}"
     images.mkdir(exist_ok=True)
     for number in range(8):
@@ -92,7 +92,7 @@ def prepare(network: str, side: int, kind: str, folder: Path, runtime: str) -> d
     words = ("--weights", "none", "--precision", f"cpu={precision},gpu=fp32", *KINDS[kind], "--out", bundle)
     planned = within("branch", network, "--device", profile, *size, *TRUSTED, *words)
     if precision != "fp32":
-        # in the planned precision; weights are random, so much is lost in int8
+        # in the planned precision; weights are random, so the loss in int8 is high
         written = bundle.with_name(f"{bundle.name}_{precision}")
         within("export", bundle, "--images", noise(folder, side), "--min-cosine", 0.5, "--out", written)
         bundle = written
@@ -102,7 +102,7 @@ def prepare(network: str, side: int, kind: str, folder: Path, runtime: str) -> d
 
 
 def rows_of(network: str, side: int, kind: str, prepared: dict[str, Any], runtime: str, rounds: int) -> tuple[list[Row], Row]:
-    """Return each processor alone, and a design: predicted and measured."""
+    """Return the rows of each processor alone, and the row of a design, with predictions and measurements."""
     planned, precision = prepared["planned"], PRECISIONS[runtime]
     # the U-Net takes seconds on one core
     rounds, warmup = (max(5, rounds // 4), 1) if network == UNET else (rounds, 5)
@@ -149,7 +149,7 @@ def main() -> int:
     options = parser.parse_args()
     gpu = find_device()
     end = time.monotonic() + options.seconds
-    # one core is left to the thread that feeds the GPU
+    # one core is reserved for the thread that feeds the GPU
     cores = len(os.sched_getaffinity(0)) - 1
     core_set = f"cpu[{cores}core{'s' if cores > 1 else ''}]={options.runtime}"
     options.folder.mkdir(parents=True, exist_ok=True)
@@ -166,11 +166,11 @@ def main() -> int:
         for (family, cores, _), fit in read_fits(fit_path(options.folder / "here.toml"), "here").items()
     ]
     kept = options.folder / "rows.json"
-    # a run that was stopped goes on
+    # a stopped run continues
     tables = json.loads(kept.read_text()) if kept.exists() else {"profile": profile, "singles": [], "plans": []}
     done = {row["network, input, design"] for row in tables["plans"]}
     wanted = [(network, side, kind) for (network, side), kind in product(NETWORKS, KINDS) if label(network, side, kind) not in done]
-    # preparation is not timed, so all cores may take part; the children have torch loaded
+    # preparation is not timed, so all cores may take part; child processes have torch loaded
     workers = min(max(1, cores // 3), max(1, len(wanted)))
     os.environ["OMP_NUM_THREADS"] = str(max(1, cores // workers))
     import torch  # noqa: F401

@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 
 
 def steps(name: str, trace: Trace, columns: Mapping[str, Mapping[str, float]]) -> list[Row]:
-    """Return each span of an inference, in the order in which they began, with further times of its step."""
+    """Return the spans of an inference in the order of their starts, with further times of each step."""
     rows: list[Row] = []
     for span in sorted(trace.spans, key=lambda span: span.start_ns):
         row: Row = {"design, step": f"{name}, {span.name}", "processor": span.processor, "kind": span.kind}
@@ -36,16 +36,16 @@ def steps(name: str, trace: Trace, columns: Mapping[str, Mapping[str, float]]) -
 
 
 def shares(name: str, trace: Trace, kernels: Mapping[str, float], alone: Mapping[str, float]) -> list[Row]:
-    """Return the activities of each processor during an inference, per cent of its length.
+    """Return the activities of each processor during an inference, in percent of its length.
 
-    A subgraph computes as long as its kernels do, or as it takes alone; what it takes beyond its time alone others cost it.
+    A subgraph computes as long as its kernels, or as long as it takes alone; contention causes the remaining time.
     """
     rows: list[Row] = []
     for processor in dict.fromkeys(span.processor for span in trace.spans):
         spans = sorted((span for span in trace.spans if span.processor == processor), key=lambda span: span.start_ns)
         subgraphs = [span for span in spans if span.kind == "subgraph"]
         covered = end = 0
-        for span in spans:  # conversions lie within subgraphs
+        for span in spans:  # conversions are within subgraphs
             covered, end = covered + max(0, span.end_ns - max(end, span.start_ns)), max(end, span.end_ns)
         slowed = sum(max(0.0, span.ms - alone.get(span.name, span.ms)) for span in subgraphs)
         busy = sum(min(span.ms, kernels.get(span.name, alone.get(span.name, span.ms))) for span in subgraphs)
@@ -57,7 +57,7 @@ def shares(name: str, trace: Trace, kernels: Mapping[str, float], alone: Mapping
 
 
 def picture(name: str, traces: Mapping[str, Trace]) -> str:
-    """Return the inferences one below the other, as an SVG file."""
+    """Draw the inferences one below the other, as an SVG file."""
     bars, ends = {group: trace_bars(trace) for group, trace in traces.items()}, [trace.makespan_ms for trace in traces.values()]
     words = "; ".join(f"{group}: {ms:.2f} ms" for group, ms in zip(traces, ends, strict=True))
     drawn = timeline("timeline", f"Who computes when: {name}", words, bars, max(ends)).svg
@@ -65,7 +65,7 @@ def picture(name: str, traces: Mapping[str, Trace]) -> str:
 
 
 def measure(folder: Path, profile: Path, runs: int) -> tuple[list[Row], list[Row], str]:
-    """Run a bundle: its steps, the shares of its processors, and the picture."""
+    """Run a bundle; return its steps, the shares of its processors, and the picture."""
     bundle, name = load_bundle(folder), folder.resolve().name
     predicted = predicted_trace(bundle.manifest, load_device(profile))
     with Session(bundle) as session:

@@ -1,6 +1,6 @@
 """U-Net (Ronneberger and others, 2015) with padded convolutions and batch norm: `stretch branch experiments/real_processors/unet.py:unet`.
 
-Levels expand by repeating pixels before a convolution of 3×3: no kernel of ours computes transposed convolutions.
+Levels expand by repeated pixels and a 3×3 convolution, because none of our kernels computes transposed convolutions.
 """
 
 from itertools import pairwise
@@ -10,7 +10,7 @@ from torch import nn
 
 
 def twice(inputs: int, outputs: int) -> nn.Sequential:
-    """Return two convolutions of 3×3, each with batch norm and ReLU."""
+    """Return two 3×3 convolutions, each with batch norm and ReLU."""
     layers: list[nn.Module] = []
     for channels in (inputs, outputs):
         layers += [nn.Conv2d(channels, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
@@ -18,7 +18,7 @@ def twice(inputs: int, outputs: int) -> nn.Sequential:
 
 
 class UNet(nn.Module):
-    """Contracts level by level, then expands and takes in what each level contracted from."""
+    """Contracts level by level, then expands and adds the maps before each contraction."""
 
     def __init__(self, classes: int = 21, widths: tuple[int, ...] = (64, 128, 256, 512, 1024)) -> None:
         super().__init__()

@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 PICTURES = ROOT / "docs" / "images"
 
-#: Commands of the reports, by the name of the screenshot; the last is refused.
+#: Commands of the reports by the name of the screenshot; the last command is refused.
 REPORTS = {
     "report-resnet34": ("resnet34", "--device", "a03s"),
     "report-refused": ("mnasnet0_5", "--device", "mi9", "--kinds", "stretch", "--set", "min_depth=0.9", "--set", "min_width=0.9"),
 }
 
-#: Height and width of a report's screenshot, pixels.
+#: Height and width of a report's screenshot in pixels.
 TALL, WIDE = 1500, 1000
 
 
 def report(words: tuple[str, ...], path: Path) -> int:
-    """Have the command line write a report, and return its exit code."""
+    """Let the command line write a report, and return its exit code."""
     command = [sys.executable, "-c", "from stretch.cli import app; app()", "branch", *words, "--weights", "none", "--dry-run", "--html"]
-    # the page states the command, which should hold no path of this machine
+    # the page shows the command, which should contain no path of this machine
     done = subprocess.run(
         [*command, path.name], cwd=path.parent, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, check=False
     )
@@ -40,13 +40,13 @@ def report(words: tuple[str, ...], path: Path) -> int:
 
 
 def shown(path: Path) -> str:
-    """Return a hash of the words of a report, without those of drawings, date and versions."""
+    """Return a hash of a report's text, without drawings, date and versions."""
     words = re.sub(r"<(svg|style)\b.*?</\1>|<[^>]+>", " ", path.read_text().partition("<footer>")[0], flags=re.DOTALL)
     return hashlib.sha256(" ".join(words.split()).encode()).hexdigest()
 
 
 def stamp(picture: Path, words: str) -> None:
-    """Write into a screenshot which words it shows, so that a test finds it out of date."""
+    """Write the hash of a screenshot's text into it, so that a test can detect that it is out of date."""
     from PIL import Image, PngImagePlugin
 
     info = PngImagePlugin.PngInfo()
@@ -56,7 +56,7 @@ def stamp(picture: Path, words: str) -> None:
 
 
 def draw_page(browser: "Browser", folder: Path, picture: Path) -> None:
-    """Run a bundle in the page of `stretch web`, and take its picture."""
+    """Run a bundle in the page of `stretch web`, and take its screenshot."""
     import stretch
     from scheduler.bundle.load import load_bundle
     from scheduler.tools.web.server import PageBundle, PageServer, runtime_folder

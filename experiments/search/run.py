@@ -23,23 +23,23 @@ from stretch.planning.search.exact import SearchResult
 from stretch.planning.search.layers import TIE
 
 HERE = Path(__file__).parent
-#: Repetitions behind each time.
+#: Number of repetitions of each time.
 RUNS = 3
-#: Networks that are timed, on the Mi 9 with its three processors.
+#: Timed networks, on the Mi 9 with its three processors.
 TIMED = ("resnet50", "timm:regnetx_040", "efficientnet_b5")
 DEVICE, PROCESSORS = "mi9", ("cpu", "gpu", "dsp")
-#: Designs of a front, and of designs that differ.
+#: Number of designs on a front, and of alternative designs.
 DESIGNS = 12
-#: Range of multiply-accumulates of fronts, so that there is something to weigh.
+#: Range of multiply-accumulates of fronts, so that designs have a trade-off.
 WIDE = (0.7, 1.03)
-#: How many times the best one's time designs that differ may take.
+#: Maximum time of alternative designs relative to the best one.
 WITHIN = 1.2
-#: Draws of the numbers that a prediction rests on.
+#: Number of draws of the parameters of a prediction.
 DRAWS = 1000
-#: Networks of one kind with more and more blocks.
+#: Networks of one kind with an increasing number of blocks.
 GROWING = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 EVERY_KIND = ("stretch", "rows", "channels", "graph")
-#: Where strategies are compared.
+#: Devices and processors of the comparison of strategies.
 DEVICES = (
     ("mi9", ("cpu", "gpu")),
     ("mi9", ("cpu", "dsp")),
@@ -48,18 +48,18 @@ DEVICES = (
     ("pixel6", ("cpu", "gpu")),
 )
 STRATEGIES = ("exact", "grid")
-#: Makespans of one network by strategy, ms.
+#: Makespans of one network in ms, by strategy.
 Found = dict[str, float | None]
 
 
 def chosen(graph: OpGraph, device: str, config: PlanConfig) -> tuple[SearchResult, float]:
-    """Return the design of a request, and the decimal logarithm of the number of those it was chosen from."""
+    """Return the design of a request, and the decimal logarithm of the number of designs in its space."""
     choice = choose(PlanningProblem.of(graph, load_device(device), config))
     return choice.result, choice.space.size_log10
 
 
 def timed(name: str, work: Callable[[], object]) -> Row:
-    """Return how long something takes, in wall time and in processor time."""
+    """Return the row of a function's wall time and processor time."""
     wall, current = [], []
     for _ in range(RUNS):
         began, spent = perf_counter(), process_time()
@@ -70,7 +70,7 @@ def timed(name: str, work: Callable[[], object]) -> Row:
 
 
 def searches(model: str, graph: OpGraph) -> list[Row]:
-    """Return how long each search of one network takes."""
+    """Return the times of all searches of one network."""
     name, device = MODELS[model], load_device(DEVICE)
     config = PlanConfig(processors=PROCESSORS)
     wide = PlanConfig(processors=PROCESSORS, macs=WIDE)
@@ -92,7 +92,7 @@ def searches(model: str, graph: OpGraph) -> list[Row]:
 
 
 def growth() -> list[Row]:
-    """Return how long the exact search takes as networks, processors and kinds of segments grow."""
+    """Return the time of the exact search for growing networks, numbers of processors and kinds of segments."""
     result: list[Row] = []
     for model in GROWING:
         graph = graph_of(model)
@@ -107,7 +107,7 @@ def growth() -> list[Row]:
 
 
 def times() -> None:
-    """Record how long searches take."""
+    """Record the times of searches."""
     rows: list[Row] = []
     with pinned(available_cores()[:1]):
         for model in TIMED:
@@ -131,7 +131,7 @@ def times() -> None:
 
 
 def compared(model: str, graph: OpGraph, device: str, processors: tuple[str, ...]) -> tuple[Row, Found]:
-    """Return the result of each strategy for one network: as a row, and in ms."""
+    """Return the result of each strategy for one network, as a row and in ms."""
     row: Row = {"network and processors": f"{MODELS[model]}, {device} {','.join(processors)}"}
     result: Found = {}
     spent: dict[str, float] = {}
@@ -173,7 +173,7 @@ def summary(found_ms: Sequence[Found]) -> list[Row]:
 
 
 def compared_case(case: tuple[str, str, tuple[str, ...]]) -> tuple[Row, Found]:
-    """Return `compared` of a model, a device and its processors, for a process of its own."""
+    """Return the result of `compared` for a model, a device and its processors; called in a separate process."""
     model, device, processors = case
     result = compared(model, graph_of(model), device, processors)
     sys.stdout.write(f"{result[0]}\n")
@@ -181,10 +181,10 @@ def compared_case(case: tuple[str, str, tuple[str, ...]]) -> tuple[Row, Found]:
 
 
 def strategies(processes: int) -> None:
-    """Record exact against other strategies.
+    """Record the exact search against other strategies.
 
     Args:
-        processes: Cases that are searched at a time, each in a process; seconds are those of its processor.
+        processes: Number of cases that are searched at a time, each in a process; times are those of its processor.
     """
     cases = [(model, device, processors) for model in MODELS for device, processors in DEVICES]
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
@@ -204,7 +204,7 @@ def strategies(processes: int) -> None:
 
 
 def main() -> None:
-    """Read the command line."""
+    """Read the command line, and run the selected experiment."""
     parser = argparse.ArgumentParser(prog="python -m experiments.search.run", description=__doc__)
     parser.add_argument("what", choices=("times", "strategies"))
     parser.add_argument("--processes", type=int, default=1, help="for strategies: cases at a time")

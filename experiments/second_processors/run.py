@@ -10,14 +10,14 @@ from predictors.devices import load_device
 from stretch.stages.advise import DeviceAdvice, advise
 
 HERE = Path(__file__).parent
-#: Boards and laptops with two processors of similar speed, as their own runtimes were measured there.
+#: Boards and laptops with two processors of similar speed, measured with their own runtimes.
 DEVICES = ("rk3588", "n5105", "x-elite", "core-ultra-155h")
-#: Of all processors; one that lacks it has the next wider one.
+#: Precision of all processors; a processor without it gets the next wider one.
 PRECISIONS = ("fp32", "fp16")
 
 
 def row_of(name: str, precision: str, answer: DeviceAdvice) -> Row:
-    """Return a network on a device."""
+    """Return the row of a network on a device."""
     single = answer.best_single
     return {
         "device and network": f"{answer.device}, {name}, {precision}",
@@ -31,7 +31,7 @@ def row_of(name: str, precision: str, answer: DeviceAdvice) -> Row:
 
 
 def main() -> None:
-    """Predict every case, and write the record; gives the exit code."""
+    """Predict every case, and write the record."""
     profiles = [load_device(name) for name in DEVICES]
     rows: list[Row] = []
     for model, name in MODELS.items():

@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 
-#: Photographs to calibrate with, to measure sensitivity on, and to check predictions on.
+#: Numbers of photographs for calibration, for measuring sensitivity, and for checking predictions.
 FITTED, HELD_BACK, CHECKED = 128, 150, 220
-#: Random designs whose agreement is predicted and then measured, and their multiply-accumulates over the original's.
+#: Number of random designs that are predicted and then measured, and the range of their multiply-accumulates over the original's.
 RANDOM, MACS = 30, (0.9, 1.1)
-#: The first of them, by network, that the form of the loss and the later stages' share were chosen on.
+#: Number of the first of these designs, by network, with which the form of the loss and the later stages' share were chosen.
 CHOSEN_ON = {"mobilenet_v2": 17, "efficientnet_lite0": 14}
 DEVICE, PROCESSORS = "mi9", ("cpu", "gpu")
-#: Rules about time alone are let loose, so that any run of stages may branch.
+#: Loosened rules about time, so that any run of stages may branch.
 LOOSE = {"alpha": 10.0, "beta": 10.0, "balance": 0.1}
-#: Devices, processors and multiply-accumulates over the original's of fronts, and designs of one, at most.
+#: Devices, processors and ranges of multiply-accumulates over the original's of fronts, and maximum number of designs on a front.
 SAME, FEWER = (0.97, 1.03), (0.75, 1.03)
 FRONTS = (
     ("mi9", ("cpu", "gpu"), SAME),
@@ -50,7 +50,7 @@ TOP = 8
 
 
 def measure(network: str, weights: Path, images: Path, count: int, until_s: float) -> dict[str, Any]:
-    """Return the sensitivity of one network, random designs and designs of fronts."""
+    """Measure the sensitivity of one network, random designs and designs on fronts."""
     import torch
 
     from predictors.devices import load_device
@@ -95,7 +95,7 @@ def measure(network: str, weights: Path, images: Path, count: int, until_s: floa
 
 
 def _parted(photographs: "Tensor") -> "tuple[list[Tensor], list[Tensor]]":
-    """Return the photographs for measuring sensitivity and others for checking, both spread over all, in batches."""
+    """Divide the photographs into those for measuring sensitivity and those for checking, both spread over all, in batches."""
     import torch
 
     mine = torch.zeros(len(photographs), dtype=torch.bool)
@@ -111,14 +111,14 @@ def _read(rows: Sequence[dict[str, Any]]) -> "list[Measured]":
 
 
 def _space(graph: "OpGraph", device: Any, config: Any) -> "DesignSpace":
-    """Return the designs of a network's stages, merged or not, on a device."""
+    """Return the space of designs of a network's stages, merged or not, on a device."""
     from stretch.planning.plan import PlanningProblem
 
     return PlanningProblem.of(graph, device, config).stage_space(merged=True)
 
 
 def predictor(network: str, graph: "OpGraph", alone: "Sequence[Measured]", designs: "Sequence[Measured]") -> "Sensitivity":
-    """Return the constants fitted to measurements of this experiment."""
+    """Fit the predictor to measurements of this experiment."""
     from stretch import __version__
     from stretch.evaluation.sensitivity.fit import fit
     from stretch.planning.cost.accuracy import MeasuredOn
@@ -144,7 +144,7 @@ def fronts_of(graph: "OpGraph", source: "Sensitivity", earlier: Sequence[Row] = 
 def front_rows(
     graph: "OpGraph", source: "Sensitivity", device: str, processors: tuple[str, ...], macs: tuple[float, float]
 ) -> list[tuple[Row, Any]]:
-    """Return the front of one network on some processors, exact and stretched segments together, each row with its design."""
+    """Return the front of one network on some processors, with exact and stretched segments, each row with its design."""
     from predictors.devices import load_device
     from stretch.planning.config import PlanConfig
     from stretch.planning.design.division import exact_kinds
@@ -175,7 +175,7 @@ def front_rows(
 
 
 def record(file: Path) -> None:
-    """Make a record of the measurements: predictions are made again by the predictor of today."""
+    """Write a record of the measurements; predictions are made again by the current predictor."""
     from stretch.stages.network import read_network
 
     run = json.loads(file.read_text())
@@ -207,12 +207,12 @@ def record(file: Path) -> None:
     )
 
 
-#: Columns of the front that nobody measured.
+#: Columns of the front that are predicted, not measured.
 FRONT_PREDICTED = ("predicted_ms", "speedup", "over_sequential", "predicted", "low", "high")
 
 
 def judged(run: dict[str, Any], source: "Sensitivity") -> tuple[Row, list[Row]]:
-    """Return how well random designs of one network are ranked, and each of them."""
+    """Return the quality of the ranking of one network's random designs, and one row per design."""
     from stretch.evaluation.sensitivity.fit import loss_of_design, spearman
 
     random = _read(run["random"])
@@ -255,7 +255,7 @@ def _rounded(row: Row) -> Row:
 
 
 def main() -> None:
-    """Measure, or make a record."""
+    """Measure, or write a record."""
     parser = command_parser(__doc__)
     parser.add_argument("--blocks", type=int, default=60, help="blocks of a network that are measured, and a quarter as many segments")
     parser.add_argument("--until", type=float, default=460.0, help="seconds after which no further design is measured")

@@ -30,7 +30,7 @@ from scheduler.runtime.session import Session
 HERE = Path(__file__).parent
 DEVICE = "host"
 MODELS = ("resnet18", "mobilenet_v2", "googlenet", "squeezenet1_1")
-#: Rounds of each schedule, and those before them that do not count.
+#: Number of rounds of each schedule, and number of warm-up rounds.
 ROUNDS, WARM = 60, 5
 
 TURNS = "both branched, taking turns"
@@ -40,12 +40,12 @@ MAPPED = "each whole on a core of its own"
 #: Baselines of the pair that takes turns.
 RIVALS = (BRANCHED, THREADS, MAPPED)
 
-#: Does one inference of each network.
+#: Function that runs one inference of each network.
 Contender = Callable[[Any, Any], object]
 
 
 def bundle(work: Path, model: str, words: Sequence[str]) -> Path:
-    """Return a network branched for both cores, exactly."""
+    """Branch a network exactly for both cores, and return its bundle."""
     folder = work / model.replace(":", "_")
     if not folder.exists():
         options = ["--device", DEVICE, "--processors", "cpu,gpu", "--lossless", "--weights", "none", "--out", str(folder)]
@@ -54,7 +54,7 @@ def bundle(work: Path, model: str, words: Sequence[str]) -> Path:
 
 
 def contenders(folders: tuple[Path, Path], cores: tuple[int, int], opened: ExitStack) -> dict[str, Contender]:
-    """Return the ways to run both networks."""
+    """Return the schedules for both networks."""
     mapping = {"cpu": f"cpu{cores[0]}", "gpu": f"cpu{cores[1]}"}
     sessions = [opened.enter_context(Session(folder, mapping)) for folder in folders]
     scheduler = opened.enter_context(Scheduler({"one": folders[0], "other": folders[1]}, mapping))
@@ -80,14 +80,14 @@ def contenders(folders: tuple[Path, Path], cores: tuple[int, int], opened: ExitS
 
 
 def measure(result: dict[str, Contender], inputs: tuple[Any, Any], rounds: int) -> dict[str, list[float]]:
-    """Return the milliseconds of each round of each schedule, which take turns, in an order that rotates."""
+    """Return the time of each round of each schedule in ms; schedules take turns in a rotating order."""
     turns = {name: partial(timeit, partial(run, *inputs), number=1) for name, run in result.items()}
     taken = [play_round(turns, number) for number in range(WARM + rounds)][WARM:]
     return {name: [1e3 * seconds[name] for seconds in taken] for name in result}
 
 
 def row_of(pair: str, times: dict[str, list[float]]) -> Row:
-    """Return a pair in figures."""
+    """Return the row of a pair."""
     medians = {name: statistics.median(item) for name, item in times.items()}
     row: Row = {"pair": pair}
     for name, item in times.items():

@@ -36,15 +36,15 @@ MODELS = (
     "vgg11",
 )
 
-#: A ratio from which on a pair counts as gaining.
+#: Minimum ratio for which a pair counts as gaining.
 MORE = 1.01
 
-#: Designs of each set of processors, and how many times the best one's time they may take.
+#: Number of designs for each set of processors, and their maximum time relative to the best one's.
 TOP, WITHIN = 2, 1.3
 
 
 def ways(models: Sequence[str], device: DeviceProfile) -> dict[str, list[Candidate]]:
-    """Return the candidates of each network: exact designs for every set of processors, and the whole network on each."""
+    """Return the candidates of each network: exact designs for every set of processors, and the whole network on each processor."""
     result = {}
     for model in models:
         began = time.perf_counter()
@@ -56,7 +56,7 @@ def ways(models: Sequence[str], device: DeviceProfile) -> dict[str, list[Candida
 
 
 def pair_row(one: str, other: str, once: BestPair, often: BestPair) -> Row:
-    """Return a pair of networks in figures: until one inference of each is over, and many one after the other."""
+    """Return the row of a pair of networks: until one inference of each is over, and for many successive ones."""
     best, fixed, sequential = once.best, once.fixed, once.sequential
     rate, fixed_rate = often.best.pairs_per_second or 0.0, often.fixed.pairs_per_second or 0.0
     sequential_rate = 1e3 / sequential.makespan_ms
@@ -79,7 +79,7 @@ def pair_row(one: str, other: str, once: BestPair, often: BestPair) -> Row:
 
 
 def words(pair: CandidatePair) -> str:
-    """Return which processors each network uses."""
+    """Return the processors that each network uses, as text."""
     return "; ".join("+".join(value.processors) for value in (pair.first, pair.second))
 
 
@@ -95,7 +95,7 @@ def rows_of(result: Mapping[str, list[Candidate]], device: DeviceProfile) -> lis
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
-    """Return the means of ratios over all pairs, and how often designs of several processors are in the best pair."""
+    """Return the means of ratios over all pairs, and the number of pairs whose best candidates have designs of several processors."""
     result = []
     for name in ("over one after the other", "over the mapping", "rate over one after the other", "rate over the mapping"):
         ratios = [float(row[name] or 0) for row in rows]

@@ -29,10 +29,10 @@ from stretch.planning.plan import plan
 from stretch.planning.result import PlanResult
 
 HERE = Path(__file__).parent
-#: Where the rows of a run lie while it goes on.
+#: Folder of a run's rows while it is unfinished.
 PARTS = ROOT / "runs" / "simulated_speedup"
 
-#: The phones of the paper, the Mi 9 as its release measured it and with newer kernels; a newer phone; and a board.
+#: The phones of the paper, the Mi 9 as measured in its release and with newer kernels; a newer phone; and a board.
 PLACES = (
     ("mi9-release", "cpu,gpu"),
     ("mi9-release", "cpu,dsp"),
@@ -43,16 +43,16 @@ PLACES = (
     ("s23", "cpu,gpu"),
     ("rk3588", "cpu,gpu"),
 )
-#: Goals of merged mixed designs in the mean: over the best single processor, and over the sequential network of the same MACs.
+#: Goals for the mean of merged mixed designs: over the best single processor, and over the sequential network of equal MACs.
 GOALS = {("mi9-release", "cpu,dsp"): (1.7, 1.45), ("mi9-release", "cpu,gpu"): (1.75, 1.45), ("mi9-release", "cpu,gpu,dsp"): (2.0, 1.65)}
-#: Multiply-accumulates of a design over the original's.
+#: Range of a design's multiply-accumulates relative to the original's.
 MACS = (0.97, 1.03)
 
 KINDS = {"exact": ("rows", "channels", "graph"), "stretched": ("stretch",), "mixed": ("stretch", "rows", "channels", "graph")}
-#: How stages become segments: each of its own, or several as one where that is faster, whatever share exchanges then take.
+#: Stages as separate segments, or several as one segment if that is faster, whatever the share of exchanges.
 STAGES, MERGED = "stages apart", "stages merged"
 MERGES: dict[str, dict[str, Any]] = {STAGES: {"merge": "never"}, MERGED: MERGED_OPTIONS}
-#: Exact kinds divide runs of blocks wherever they are, so merging changes nothing about them.
+#: Exact kinds divide runs of blocks anywhere, so merging has no effect on them.
 DESIGNS = (("exact", STAGES), ("stretched", STAGES), ("mixed", STAGES), ("stretched", MERGED), ("mixed", MERGED))
 MIXED = ("mixed", MERGED)
 #: Factors on the time of every transfer, for the same design.
@@ -64,26 +64,26 @@ class Case:
     """Request of one plan."""
 
     model: str  # Name of the network.
-    device: str  # The device's id.
-    processors: str  # With commas.
-    kind: str  # Of designs: exact, stretched or mixed.
-    merged: str  # How stages become segments.
+    device: str  # Id of the device.
+    processors: str  # Names of the processors, separated by commas.
+    kind: str  # Kind of designs: exact, stretched or mixed.
+    merged: str  # Whether stages are separate or merged.
 
     @property
     def name(self) -> str:
-        """The case in words, which no other has."""
+        """Unique name of the case."""
         return ", ".join((MODELS[self.model], f"{self.device} {self.processors}", self.kind, self.merged))
 
 
 def cases_of(model: str) -> Iterator[Case]:
-    """Yield the everything that is planned for a network."""
+    """Yield the cases of a network."""
     for place in PLACES:
         for design in DESIGNS:
             yield Case(model, *place, *design)
 
 
 def planned_row(case: Case, graph: OpGraph) -> Row:
-    """Plan a case; its figures, all None where there is no design."""
+    """Plan a case and return its row, with None in all columns if there is no design."""
     device = load_device(case.device)
     config = PlanConfig(macs=MACS, kinds=KINDS[case.kind], **MERGES[case.merged], **own_precisions(device, case.processors))
     try:
@@ -133,12 +133,12 @@ def _figures(plan_result: PlanResult, bound_ms: float) -> dict[str, Value]:
 
 
 def _ratio(rival: Rival | None) -> tuple[Value, Value, Value]:
-    """Return a control's time over the branches', and the ends of its 90 % interval."""
+    """Return a baseline's time over the branches', and the ends of its 90 % interval."""
     return (None, None, None) if rival is None else (round(rival.ratio, 3), round(rival.low, 3), round(rival.high, 3))
 
 
 def _contention_ms(plan_result: PlanResult) -> float:
-    """Return the time that the branches that each segment waits for lose because others compute, ms."""
+    """Return the time in ms that contention costs the branches that each segment waits for."""
     return sum(max(row.branches, key=lambda branch: branch.start_ms + branch.total_ms).contention_ms for row in plan_result.run.segments)
 
 
@@ -152,7 +152,7 @@ OF_MIXED = (
 
 
 def networks(rows: Rows, models: Sequence[str]) -> list[Row]:
-    """Return every network on every device: speed-ups of each kind of design, and the merged mixed one."""
+    """Return every network on every device: speed-ups of each kind of design, and the figures of the merged mixed design."""
     result = []
     for model in models:
         for place in PLACES:
@@ -202,7 +202,7 @@ def _reached(value: Value, goal: float | None) -> str | None:
 
 
 def bounds(rows: Rows, models: Sequence[str]) -> list[Row]:
-    """Return the limits of merged mixed designs: geometric means of their speed-up, of one without any loss, and of their losses by cause."""
+    """Return the limits of merged mixed designs: geometric means of their speed-up, of a lossless one, and of their losses by cause."""
     result = []
     for place in PLACES:
         current = [row for model in models if (row := rows[Case(model, *place, *MIXED).name])["speed-up"] is not None]
@@ -218,24 +218,24 @@ def bounds(rows: Rows, models: Sequence[str]) -> list[Row]:
 
 
 def geo_mean(values: Sequence[Value]) -> float | None:
-    """Return the geometric mean of what is known; None of nothing."""
+    """Return the geometric mean of the known values; None if there are none."""
     some = [float(value) for value in values if value is not None]
     return round(geometric_mean(some), 3) if some else None
 
 
-#: Tables of the record that are worked out from its cases.
+#: Functions that compute the tables of the record from its cases.
 TABLES: dict[str, Callable[[Rows, Sequence[str]], list[Row]]] = {"means": means, "bounds": bounds, "networks": networks}
 
 
 class Part(msgspec.Struct):
-    """Present plans of a network."""
+    """Finished plans of a network."""
 
-    commit: str | None  # The code that planned it.
-    rows: dict[str, Row] = {}  # One a case, by its name.
+    commit: str | None  # Commit of the code that made the plans.
+    rows: dict[str, Row] = {}  # One row per case, by its name.
 
 
 def part_of(path: Path) -> Part:
-    """Return the rows of a file that the present code wrote; nothing where there is none, or another code's."""
+    """Return the rows of a file that the present code wrote; none if there is no file, or if other code wrote it."""
     result = this_commit()
     commit = result.hash if result is not None and not result.dirty else None
     if commit is not None and path.exists():
@@ -246,7 +246,7 @@ def part_of(path: Path) -> Part:
 
 
 def plan_network(model: str, path: Path) -> dict[str, Row]:
-    """Plan every case of a network that is not in the file of its rows yet; return all rows."""
+    """Plan every case of a network that is not yet in its file; return all rows."""
     part = part_of(path)
     graph = None
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -263,7 +263,7 @@ def plan_network(model: str, path: Path) -> dict[str, Row]:
 
 
 def main() -> None:
-    """Plan every network, and write the record; gives the exit code."""
+    """Plan every network, and write the record."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", default=",".join(MODELS), help="networks, separated by commas")
     parser.add_argument("--parts", type=Path, default=PARTS, help="folder of what is planned already")

@@ -22,13 +22,13 @@ from experiments.records import Row, read_record, write_record
 from stretch.train.recipe import SandwichConfig
 
 HERE = Path(__file__).parent
-#: Two processors, the same three meeting points, 0.98 to 1.02 of the original's cost.
+#: Designs with two processors, the same three meeting points, and 0.98 to 1.02 of the original's cost.
 POOL = ("depth_only", "third", "two_thirds", "seven_ninths", "eight_ninths", "width_only", "quarter_width", "deep_narrow_shallow_wide")
-#: The training of the original that supernets start from, as the record of experiments/cifar_accuracy calls it.
+#: Row of the original's training, from which supernets start, in the record of experiments/cifar_accuracy.
 PARENT = "sequential, 100 epochs"
 #: Maximum learning rate.
 RATE = 0.1
-#: Images for the batch-norm statistics of an extracted subnet.
+#: Number of images for the batch-norm statistics of an extracted subnet.
 IMAGES = 4096
 
 
@@ -99,17 +99,17 @@ def job(seed: int, data: Path, out: Path, epochs: int, parent: Path | None, sand
 
 
 def parent_minutes() -> float:
-    """GPU minutes of training the original, from the record of that training."""
+    """Return the GPU minutes of training the original, from the record of that training."""
     rows = read_record(MEASURED / "results" / "h200.json").tables["accuracy"]
     return float(next(row for row in rows if row["variant"] == PARENT)["GPU minutes a run"] or 0)
 
 
 def cost_rows(alone: float, supernets: dict[str, float], parent: float) -> list[dict[str, Any]]:
-    """Return the cost of each way compared with one stand-alone training, without and with the original's own training.
+    """Return the cost of each training relative to one stand-alone training, without and with the original's own training.
 
     Args:
         alone: GPU minutes of one design trained alone, the mean over designs.
-        supernets: GPU minutes of a supernet by who teaches.
+        supernets: GPU minutes of a supernet, by its teacher.
         parent: GPU minutes of training the original.
     """
     minutes = {"one design alone, 40 epochs (mean of those above)": alone, "the original, 100 epochs": parent}
@@ -120,7 +120,7 @@ def cost_rows(alone: float, supernets: dict[str, float], parent: float) -> list[
 
 
 def record(folder: Path, alone: Path) -> None:
-    """Make the record of the supernets in one folder and the stand-alone runs in another."""
+    """Write the record of the supernets in one folder and the stand-alone runs in another."""
     from scipy import stats
 
     runs, single, before = read_runs(folder, "supernet-*.json"), read_runs(alone), recorded_before()

@@ -25,7 +25,7 @@ NETWORK, SUPERNET = "resnet56_cifar10", "resnet56_cifar10_supernet"
 
 
 def killed(after: int, *words: str | Path) -> int:
-    """Start a command, kill it as soon as its log has so many epochs, and say how many it had."""
+    """Start a command, kill it once its log has this many epochs, and return the number of epochs in its log."""
     run = Path(words[list(words).index("--out") + 1])
     process = subprocess.Popen([*STRETCH, *map(str, words), "--quiet"], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     epochs = 0
@@ -33,7 +33,7 @@ def killed(after: int, *words: str | Path) -> int:
         time.sleep(0.1)
         log = run / "log.csv"
         epochs = len(log.read_text().splitlines()) - 1 if log.is_file() else 0
-    # Some way into the next epoch, so that its work is lost.
+    # Some time into the next epoch, so that its work is lost.
     time.sleep(0.7)
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -41,19 +41,19 @@ def killed(after: int, *words: str | Path) -> int:
 
 
 def write(out: Path, name: str, result: dict[str, Any]) -> None:
-    """Keep what a part found."""
+    """Write the result of a part."""
     out.mkdir(parents=True, exist_ok=True)
     (out / f"{name}.json").write_text(json.dumps(result | facts()))
     sys.stderr.write(f"{name}: {json.dumps(result)[:600]}\n")
 
 
 def images_of(data: Path) -> list[str]:
-    """Return the changes of a recipe that make it read an array file."""
+    """Return the changes of a recipe for images in an array file."""
     return ["--set", "data.name=arrays", "--set", f"data.path={data}"]
 
 
 def path(data: Path, out: Path, epochs: int, parent: Path, count: int) -> None:
-    """Recipe to supernet to design to bundle to results."""
+    """Train a supernet by a recipe, extract a design, and run its bundle."""
     run = out / "supernet"
     words = ["train", SUPERNET, *images_of(data), "--set", f"train.epochs={epochs}", "--set", "train.warmup_epochs=1", "--out", str(run)]
     words += ["--set", f"weights={parent}", "--set", "start=inherit", "--set", "keep.evaluate=5"]
@@ -73,7 +73,7 @@ def path(data: Path, out: Path, epochs: int, parent: Path, count: int) -> None:
 
 
 def rank(run: Path, out: Path, count: int) -> None:
-    """How well a predictor fitted to subnets ranks those that it has not seen."""
+    """Measure the ranking of unseen subnets by a predictor that is fitted to other subnets."""
     from stretch.planning.cost.accuracy import save_accuracy
     from stretch.tools.ranking.fit import rank as evaluate_designs
 
@@ -88,7 +88,7 @@ def rank(run: Path, out: Path, count: int) -> None:
 
 
 def bundle_accuracy(bundle: Path, checkpoint: Path, data: Path, count: int) -> dict[str, Any]:
-    """Top-1 of a running bundle over test images, and how often it says what torch says."""
+    """Return the top-1 accuracy of a running bundle over test images, and its agreement with torch."""
     import torch
     from safetensors.torch import load_file
 
@@ -117,7 +117,7 @@ def bundle_accuracy(bundle: Path, checkpoint: Path, data: Path, count: int) -> d
 
 
 def resume(data: Path, out: Path, epochs: int) -> None:
-    """Two trainings without an interruption show how far apart equal runs end; the third is killed and resumed."""
+    """Train twice without an interruption, to show the difference of equal runs, and once with a kill and a resume."""
     rows = []
     for name in ("first", "second", "killed and resumed"):
         run = out / f"resume-{name.split()[0]}"
@@ -132,7 +132,7 @@ def resume(data: Path, out: Path, epochs: int) -> None:
 
 
 def distance(run: Path, other: Path) -> dict[str, float]:
-    """Return how far the final weights of two runs are apart, relative to their size."""
+    """Return the difference of the final weights of two runs, relative to their size."""
     from safetensors.torch import load_file
 
     a, b = (load_file(folder / "last.safetensors") for folder in (run, other))
@@ -142,7 +142,7 @@ def distance(run: Path, other: Path) -> dict[str, float]:
 
 
 def option(changes: list[str], data: Path, out: Path, epochs: int, recipe: str, gpus: int) -> None:
-    """Train for a few epochs with other values, by the command."""
+    """Train for a few epochs with changed options, by the command."""
     label = "-".join(c.split(".")[-1].replace("=", "_").replace("/", "_") for c in changes) or "defaults"
     name = f"option-{recipe}-{label}" + (f"-{gpus}_gpus" if gpus > 1 else "")
     words = ["train", recipe, *images_of(data), "--out", str(out / name)]
@@ -158,7 +158,7 @@ def option(changes: list[str], data: Path, out: Path, epochs: int, recipe: str, 
 
 
 def record(folder: Path) -> None:
-    """Make the record of the parts in a folder."""
+    """Write the record of the parts in a folder."""
     result = {file.stem: json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))}
     whole, ranking = result["path"], result.get("rank")
     trained = whole["trained"]
