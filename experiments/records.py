@@ -164,7 +164,7 @@ def write_record(
         StretchError: If a table has no rows, its rows differ in columns, or
             `about` names a missing table, column or row.
     """
-    here = {"python": platform.python_version()} | {name: result for name in ("nn-stretch", *OTHERS) if (result := version(name))}
+    current = {"python": platform.python_version()} | {name: result for name in ("nn-stretch", *OTHERS) if (result := version(name))}
     record = Record(
         schema=SCHEMA,
         experiment=path.parent.parent.name,
@@ -177,7 +177,7 @@ def write_record(
         interleaved=interleaved,
         load=None if load is None else round(load, 2),
         machine=None if source == "paper" else machine or this_machine(),
-        versions=dict(versions) if versions is not None else here,
+        versions=dict(versions) if versions is not None else current,
         tables={name: [dict(row) for row in rows] for name, rows in tables.items()},
         about=dict(about or {}),
         notes=list(notes),

@@ -34,8 +34,8 @@ def try_network(name: str) -> dict[str, Any]:
         captured = capture(loaded.module, shape, name)
         row |= {"operators": len(captured.graph.ops), "opaque": sum(op.kind == "opaque" for op in captured.graph.ops)}
         row |= {"outputs": len(captured.graph.outputs)}
-    for way in PROCESSORS if "failed" not in row else ():
-        row[way] = _branched(loaded, shape, PROCESSORS[way])
+    for key in PROCESSORS if "failed" not in row else ():
+        row[key] = _branched(loaded, shape, PROCESSORS[key])
     row["peak_mb"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
     return row
 
@@ -56,8 +56,8 @@ def _loaded(name: str, row: dict[str, Any]) -> tuple[Any, tuple[int, ...]]:
         shape = input_of(name, loaded.input_shape)
         x = torch.randn(shape, generator=torch.Generator().manual_seed(1))
         with torch.inference_mode():
-            one, other = (loaded.module.eval()(value) for value in (x, torch.nextafter(x, x.flip(-1))))
-        condition = _distance(other, one)
+            original, disturbed = (loaded.module.eval()(value) for value in (x, torch.nextafter(x, x.flip(-1))))
+        condition = _distance(disturbed, original)
         if condition < best or seed == SEEDS[0]:
             chosen, best = loaded, condition
             row |= {"seed": seed, "condition": condition}

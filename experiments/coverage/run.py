@@ -64,8 +64,8 @@ def try_all(sets: Sequence[str], out: Path, jobs: int, *, again: bool) -> None:
     waiting = []
     for name in sets:
         (out / name).mkdir(parents=True, exist_ok=True)
-        known = {} if again else recorded(name)
-        done = {network for network, row in known.items() if all(right(row, way) for way in PROCESSORS)}
+        earlier = {} if again else recorded(name)
+        done = {network for network, row in earlier.items() if all(right(row, key) for key in PROCESSORS)}
         waiting += [(network, out / name / f"{network.replace(':', '.')}.json") for network in SETS[name]() if network not in done]
     free: queue.SimpleQueue[int] = queue.SimpleQueue()
     for core in sorted(os.sched_getaffinity(0))[:jobs]:
@@ -116,15 +116,15 @@ def recorded(name: str) -> dict[str, dict[str, Value]]:
     """Return the rows of a set in the record, by network; none without a record."""
     if not RECORD.exists():
         return {}
-    known = read_record(RECORD)
-    return {str(row["network"]): dict(row) for row in known.tables.get(name, [])}
+    earlier = read_record(RECORD)
+    return {str(row["network"]): dict(row) for row in earlier.tables.get(name, [])}
 
 
 def record(out: Path) -> None:
     """Add the tried networks to the record."""
     tables: dict[str, list[dict[str, Value]]] = {"sets": []}
-    known = read_record(RECORD) if RECORD.exists() else None
-    loads = [] if known is None else [known.load or 0.0]
+    earlier = read_record(RECORD) if RECORD.exists() else None
+    loads = [] if earlier is None else [earlier.load or 0.0]
     for name in SETS:
         rows = recorded(name)
         for file in sorted((out / name).glob("*.json")):
@@ -135,8 +135,8 @@ def record(out: Path) -> None:
             tables[name] = [rows[network] for network in sorted(rows)]
             tables["sets"].append(summary(name, tables[name]))
     where = json.loads((out / MACHINE).read_text())
-    here = Machine(where["processor"], where["cores"], where["memory_gib"], where["system"])
-    machine, versions = (here, where["versions"]) if known is None else (known.machine, known.versions)
+    first_machine = Machine(where["processor"], where["cores"], where["memory_gib"], where["system"])
+    machine, versions = (first_machine, where["versions"]) if earlier is None else (earlier.machine, earlier.versions)
     elsewhere = sorted({str(row["processor"]) for name in SETS for row in tables.get(name, [])} - {machine.processor})
     write_record(
         RECORD,
@@ -162,13 +162,13 @@ def summary(name: str, rows: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
     """Return the counts of a set, from the rows of the record."""
     counts: dict[str, Value] = {"set": name, "of": len(SETS[name]()), "tried": len(rows)}
     counts["captured"] = sum(row["operators"] is not None for row in rows)
-    for way in PROCESSORS:
-        branched = [row for row in rows if right(row, way) and (row[f"{way}: branches"] or 0) > 1]
+    for key in PROCESSORS:
+        branched = [row for row in rows if right(row, key) and (row[f"{key}: branches"] or 0) > 1]
         counts |= {
-            f"{way}: planned": sum(row[f"{way}: branches"] is not None for row in rows),
-            f"{way}: right": sum(right(row, way) for row in rows),
-            f"{way}: branched and right": len(branched),
-            f"{way}: of these exact": sum(not row[f"{way}: stretched"] for row in branched),
+            f"{key}: planned": sum(row[f"{key}: branches"] is not None for row in rows),
+            f"{key}: right": sum(right(row, key) for row in rows),
+            f"{key}: branched and right": len(branched),
+            f"{key}: of these exact": sum(not row[f"{key}: stretched"] for row in branched),
         }
     return counts
 

@@ -76,9 +76,9 @@ def shallower(most: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
     """Yield the numbers of blocks per stage for which all stages have lost nearly the same number."""
     lost = (range(number + 1) for number in most)
     return (
-        tuple(a - b for a, b in zip(most, gone, strict=True))
-        for gone in itertools.product(*lost)
-        if max(gone) - min(gone) < 3 and all(a > b for a, b in zip(most, gone, strict=True))
+        tuple(a - b for a, b in zip(most, removed, strict=True))
+        for removed in itertools.product(*lost)
+        if max(removed) - min(removed) < 3 and all(a > b for a, b in zip(most, removed, strict=True))
     )
 
 
@@ -117,12 +117,12 @@ class Plain:
         ms = self.look(parent.depths, parent.widths)[0] / speed
         depths, widths = list(shallower(parent.depths)), list(narrower(parent.widths, parent.step))
         # half of the speed-up by depth, the other half by width
-        halfway = min(depths, key=lambda some: abs(self.look(some, parent.widths)[0] - ms * speed**0.5))
-        narrow = self.largest(((parent.depths, some) for some in widths), ms)
+        halfway = min(depths, key=lambda option: abs(self.look(option, parent.widths)[0] - ms * speed**0.5))
+        narrow = self.largest(((parent.depths, option) for option in widths), ms)
         made = {
-            "shallower": self.largest(((some, parent.widths) for some in depths), ms),
+            "shallower": self.largest(((option, parent.widths) for option in depths), ms),
             "narrower": narrow,
-            "shallower and narrower": self.largest(((halfway, some) for some in widths), ms),
+            "shallower and narrower": self.largest(((halfway, option) for option in widths), ms),
         }
         return made | ({"pruned": narrow | {"pruned": True}} if parent in RESNETS.values() else {})
 

@@ -86,8 +86,8 @@ def jobs_of(rows: Sequence[Row], epochs: int, batch: int, only: str = "") -> lis
     result: dict[Job, None] = {}
     for contenders, speeds, parents in ORDER:
         for seed, speed, row in itertools.product(SEEDS, speeds, rows):
-            here = row["contender"] in contenders and row["parent"] in parents
-            if here and row["speed"] == speed and only in str(row["network"]):
+            selected = row["contender"] in contenders and row["parent"] in parents
+            if selected and row["speed"] == speed and only in str(row["network"]):
                 result[Job(str(row["parent"]), str(row["built"]), seed, epochs, batch)] = None
     return list(result)
 
@@ -153,7 +153,7 @@ def trained(job: Job, sets: "Sequence[ImageSet]", out: Path) -> Iterator[None]:
     recipe = {"batch": job.batch, "learning_rate": RATE * job.batch, "weight_decay": DECAY}
     config = TrainConfig(epochs=job.epochs, warmup_epochs=WARMUP * job.epochs, seed=job.seed, **recipe)
     run = Run(network(job, out).to(sets[0].labels.device), sets, config)
-    said = {"key": job.key, "parent": job.parent, "built": job.built, "seed": job.seed, "epochs": job.epochs, "recipe": recipe} | facts()
+    header = {"key": job.key, "parent": job.parent, "built": job.built, "seed": job.seed, "epochs": job.epochs, "recipe": recipe} | facts()
     for epoch in run.steps(EVALUATE):
         if epoch is not None:
             done = epoch.epoch == job.epochs
@@ -161,7 +161,7 @@ def trained(job: Job, sets: "Sequence[ImageSet]", out: Path) -> Iterator[None]:
                 state = run.model.state_dict().items()
                 half = {name: (value.half() if value.is_floating_point() else value).contiguous() for name, value in state}
                 _write(job.file(out, "safetensors"), lambda path, half=half: save_file(half, path))
-            result = said | {"done": done, "seconds": time.perf_counter() - start, "log": run.history.rows()}
+            result = header | {"done": done, "seconds": time.perf_counter() - start, "log": run.history.rows()}
             result |= {"accuracy": run.history.accuracy} if done else {}
             _write(job.file(out), lambda path, result=result: path.write_text(json.dumps(result)))
         yield
@@ -240,14 +240,14 @@ def main() -> int:
     for stale in options.out.glob("*.claim"):
         stale.unlink()
     jobs = jobs_of(read_record(options.networks).tables["networks"], options.epochs, options.batch, options.only)
-    known = recorded(RESULTS, options.epochs, options.batch)
-    new = (job for job in jobs if (job.key, job.seed) not in known)
+    recorded_runs = recorded(RESULTS, options.epochs, options.batch)
+    new = (job for job in jobs if (job.key, job.seed) not in recorded_runs)
     # pruned networks start from the weights of originals, which are then trained again
-    wanted = dict.fromkeys(job for wanted in new for job in (wanted.teacher, wanted) if job is not None)
-    waiting = [job for job in wanted if not job.finished(options.out)]
+    needed = dict.fromkeys(job for entry in new for job in (entry.teacher, entry) if job is not None)
+    waiting = [job for job in needed if not job.finished(options.out)]
     context = multiprocessing.get_context("spawn")
-    words = (waiting, options.data, options.out, options.images, start + options.seconds)
-    workers = [context.Process(target=work, args=(number, *words)) for number in range(min(options.workers, len(waiting)))]
+    shared = (waiting, options.data, options.out, options.images, start + options.seconds)
+    workers = [context.Process(target=work, args=(number, *shared)) for number in range(min(options.workers, len(waiting)))]
     for worker in workers:
         worker.start()
     for worker in workers:

@@ -74,7 +74,7 @@ def difference_row(parent: str, profile: str, speed: float, values: dict[str, li
     means = {"parent": values.get(f"{parent} {profile} 1 parent"), "branches": branches, "best plain": best}
     means |= {name: values.get(f"{start} {name}") for name in OTHERS}
     row: Row = {"network": start, "seeds": min(len(branches), len(best)), "which plain": which}
-    row |= {f"{name} %": None if some is None else round(float(np.mean(some)), 2) for name, some in means.items()}
+    row |= {f"{name} %": None if mean_values is None else round(float(np.mean(mean_values)), 2) for name, mean_values in means.items()}
     row |= {"branches − best plain": round(float(np.mean(branches) - np.mean(best)), 2)}
     row |= {"95 % interval ±": None if half is None else round(half, 2)}
     return row | {"branches ms": ms[f"{start} branches"], "plain ms": ms[f"{start} {which}"]}
@@ -136,12 +136,12 @@ def idea_means(rows: Sequence[Row]) -> list[Row]:
     """Return the gains of each idea at the speed at which all are tried, as means over its originals and devices."""
     means: list[Row] = []
     for idea in ("whole width", *IDEAS):
-        here = [row for row in rows if str(row["network"]).endswith(f" {TRIED:g} {idea}")]
-        if here:
+        of_idea = [row for row in rows if str(row["network"]).endswith(f" {TRIED:g} {idea}")]
+        if of_idea:
             gains: Row = {
-                name: round(float(np.mean([float(row[name] or 0) for row in here])), 2) for name in ("− branches", "− best plain")
+                name: round(float(np.mean([float(row[name] or 0) for row in of_idea])), 2) for name in ("− branches", "− best plain")
             }
-            means.append({"idea": idea, "pairs": len(here), "fewest seeds": min(int(row["seeds"] or 0) for row in here)} | gains)
+            means.append({"idea": idea, "pairs": len(of_idea), "fewest seeds": min(int(row["seeds"] or 0) for row in of_idea)} | gains)
     return means
 
 
@@ -156,12 +156,12 @@ def draw(rows: Sequence[Row], differences: Sequence[Row]) -> str:
     panels = figure.subplots(len(parents), len(PROFILES), squeeze=False)
     best = {str(row["network"]): str(row["which plain"]) for row in differences}
     for axes, (parent, profile) in zip(panels.flat, product(parents, PROFILES), strict=True):
-        here = {
+        by_name = {
             (float(row["speed"] or 0), str(row["contender"])): row for row in rows if (row["parent"], row["profile"]) == (parent, profile)
         }
         for series, (filling, line) in SERIES.items():
             names = {speed: best.get(f"{parent} {profile} {speed:g}") if series == "best plain" else series for speed in SPEEDS}
-            points = [here[speed, name] for speed, name in names.items() if name is not None and (speed, name) in here]
+            points = [by_name[speed, name] for speed, name in names.items() if name is not None and (speed, name) in by_name]
             at = [float(row["predicted ms"] or 0) for row in points]
             values = [float(row["top-1 %"] or 0) for row in points]
             if line:
@@ -170,8 +170,8 @@ def draw(rows: Sequence[Row], differences: Sequence[Row]) -> str:
                 half = float(row["95 % interval ±"] or 0)
                 axes.plot([x, x], [y - half, y + half], color=COLOURS["measured"], linewidth=1.2, zorder=2)
                 marked(axes, x, y, "measured", filling)
-        if (1.0, "parent") in here:
-            axes.axhline(float(here[1.0, "parent"]["top-1 %"] or 0), color="#777777", linestyle=(0, (5, 3)), linewidth=1)
+        if (1.0, "parent") in by_name:
+            axes.axhline(float(by_name[1.0, "parent"]["top-1 %"] or 0), color="#777777", linestyle=(0, (5, 3)), linewidth=1)
         axes.set_title(f"{parent}, {profile}", loc="left", fontsize=10, fontweight="bold")
         axes.set_xlabel("ms, predicted", fontsize=9)
         axes.set_ylabel("top-1 %", fontsize=9)
@@ -179,8 +179,8 @@ def draw(rows: Sequence[Row], differences: Sequence[Row]) -> str:
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
     legend(figure, [handle(panels[0, 0], "measured", series, filling) for series, (filling, _) in SERIES.items()])
-    words = "Accuracy over predicted latency of branches, plain networks, branches of which one has half the resolution, and pruned ones, with 95 % intervals; the dashed line is the original."
-    return as_svg("equal_latency", "Accuracy at equal latency", words, figure)
+    description = "Accuracy over predicted latency of branches, plain networks, branches of which one has half the resolution, and pruned ones, with 95 % intervals; the dashed line is the original."
+    return as_svg("equal_latency", "Accuracy at equal latency", description, figure)
 
 
 def main() -> int:
@@ -199,8 +199,8 @@ def main() -> int:
         return 2
     # every run stays in the record: originals are trained again for the pruned networks, which start from their weights
     (trained_for,), recipe = epochs, runs[0]["recipe"]
-    known = recorded(options.out, trained_for, recipe["batch"])
-    every = dict(sorted(({(run["key"], run["seed"]): round(100 * run["accuracy"], 2) for run in runs} | known).items()))
+    earlier = recorded(options.out, trained_for, recipe["batch"])
+    every = dict(sorted(({(run["key"], run["seed"]): round(100 * run["accuracy"], 2) for run in runs} | earlier).items()))
     networks = read_record(options.networks)
     rows = networks.tables["networks"]
     values, ms = accuracies(rows, every), {str(row["network"]): row["predicted ms"] for row in rows}

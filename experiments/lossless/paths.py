@@ -69,15 +69,15 @@ def paths() -> None:
     for model, name in MODELS.items():
         graph = graph_of(model, None)
         for device, processors in DEVICES:
-            known = load_device(device)
-            current, both = (_planned(graph, known, processors, kinds) for kinds in (("graph",), ("rows", "graph")))
-            config = PlanConfig(processors=tuple(processors.split(","))).resolve(known)
+            profile = load_device(device)
+            current, both = (_planned(graph, profile, processors, kinds) for kinds in (("graph",), ("rows", "graph")))
+            config = PlanConfig(processors=tuple(processors.split(","))).resolve(profile)
             row: Row = {"network and device": f"{name}, {device} {processors}", "best single ms": None, "which": None}
             if both is not None:
                 row |= {"best single ms": round(float(both.best_single.ms), 2), "which": both.best_single.processor}
             row |= {"own paths": _gain(current), "bands and paths": _gain(both)}
             row["bound of any schedule"] = (
-                None if both is None else round(float(both.best_single.ms / schedule_bound_ms(graph, known, config)), 3)
+                None if both is None else round(float(both.best_single.ms / schedule_bound_ms(graph, profile, config)), 3)
             )
             row |= {"MACs ratio": None if both is None else round(both.macs_ratio, 3), "links 2": None, "recommended": None}
             if both is not None:

@@ -59,33 +59,33 @@ def measure(name: str, core: int, rounds: int) -> tuple[Rows, Rows, Rows]:
     with tempfile.TemporaryDirectory() as folder, pinned((core,)):
         forget_own_tuning(core, folder)
         model = save_network(name, Path(folder))
-        known, current = onnxruntime(model), opencl(model, core)
-        times = interleaved({"ONNX Runtime": known, "OpenCL": current}, rounds)
-        base, ours = statistics.median(times["ONNX Runtime"]), statistics.median(times["OpenCL"])
+        baseline, own = onnxruntime(model), opencl(model, core)
+        times = interleaved({"ONNX Runtime": baseline, "OpenCL": own}, rounds)
+        base, opencl_ms = statistics.median(times["ONNX Runtime"]), statistics.median(times["OpenCL"])
         network: dict[str, Value] = {
             "network": name,
-            "OpenCL_ms": round(ours, 2),
+            "OpenCL_ms": round(opencl_ms, 2),
             "OpenCL_p90_ms": round(p90(times["OpenCL"]), 2),
             "ONNX_Runtime_ms": round(base, 2),
             "ONNX_Runtime_p90_ms": round(p90(times["ONNX Runtime"]), 2),
-            "speed_over_ONNX_Runtime": round(base / ours, 3),
-            "max_error": difference(current, known),
-            "launches": len(current.compiled.launches),
-            "intermediates_MB": round(current.compiled.allocation.total_bytes / 1e6, 2),
+            "speed_over_ONNX_Runtime": round(base / opencl_ms, 3),
+            "max_error": difference(own, baseline),
+            "launches": len(own.compiled.launches),
+            "intermediates_MB": round(own.compiled.allocation.total_bytes / 1e6, 2),
         }
-        kinds = by_kind(name, current)
-        runners = {"ONNX Runtime": known} | {what: opencl(model, core, **options) for what, options in VARIANTS.items()}
+        kinds = by_kind(name, own)
+        runners = {"ONNX Runtime": baseline} | {what: opencl(model, core, **options) for what, options in VARIANTS.items()}
         times = interleaved(runners, rounds)
-        base, ours = statistics.median(times["ONNX Runtime"]), statistics.median(times["as it is"])
+        base, opencl_ms = statistics.median(times["ONNX Runtime"]), statistics.median(times["as it is"])
         for what in VARIANTS:
             median = statistics.median(times[what])
             variants.append(
                 {
                     "network and variant": f"{name}, {what}",
                     "median_ms": round(median, 2),
-                    "speed_over_as_it_is": round(ours / median, 3),
+                    "speed_over_as_it_is": round(opencl_ms / median, 3),
                     "speed_over_ONNX_Runtime": round(base / median, 3),
-                    "max_error": difference(runners[what], known),
+                    "max_error": difference(runners[what], baseline),
                 }
             )
     return [network], variants, kinds

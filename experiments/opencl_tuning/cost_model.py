@@ -66,14 +66,14 @@ def fit(measured: list[Measured], group: int) -> TileCosts:
         measured: Measurements of some networks.
         group: Tiles of pixels in a work-group.
     """
-    tiles = sorted({(vw, vc) for one in measured for vw, vc, _ in one.times})
+    tiles = sorted({(vw, vc) for item in measured for vw, vc, _ in item.times})
     # Costs are linear in each parameter: the features of a time are its cycles with one parameter at 1 and the others at 0.
     units = [TileCosts({tile: float(tile == unit) for tile in tiles}, float(unit is None)) for unit in (*tiles, None)]
     features, weights = [], []
-    for one in measured:
-        best = min(one.times.values())
-        for (vw, vc, _), ms in one.times.items():
-            features.append([unit.cycles(one.problem, vw, vc, group) / (ms * CYCLES_A_MS) for unit in units])
+    for item in measured:
+        best = min(item.times.values())
+        for (vw, vc, _), ms in item.times.items():
+            features.append([unit.cycles(item.problem, vw, vc, group) / (ms * CYCLES_A_MS) for unit in units])
             weights.append((best / ms) ** (SLOW_COUNTS_LESS / 2))
     result, _ = nnls(np.array(features) * np.array(weights)[:, None], np.array(weights))
     return TileCosts(dict(zip(tiles, (round(float(x), 3) for x in result), strict=False)), round(float(result[-1]), 3))
@@ -82,12 +82,12 @@ def fit(measured: list[Measured], group: int) -> TileCosts:
 def judge(name: str, measured: list[Measured], cycles: Callable[[KernelProblem, int, int], float]) -> dict[str, Value]:
     """Return the quality of an estimate's ranking of tiles, each with both orders of the grid, channels first before pixels first."""
     correlations, first, of_four, of_eight, sums = [], [], [], [], [0.0, 0.0]
-    for one in measured:
-        ranked = sorted(one.times, key=lambda tile: (cycles(one.problem, tile[0], tile[1]), -tile[0], -tile[1], -tile[2]))
-        times = [one.times[tile] for tile in ranked]
+    for item in measured:
+        ranked = sorted(item.times, key=lambda tile: (cycles(item.problem, tile[0], tile[1]), -tile[0], -tile[1], -tile[2]))
+        times = [item.times[tile] for tile in ranked]
         best = min(times)
-        if len({cycles(one.problem, vw, vc) for vw, vc, _ in ranked}) > 1:
-            correlations.append(float(spearmanr([cycles(one.problem, vw, vc) for vw, vc, _ in ranked], times).statistic))
+        if len({cycles(item.problem, vw, vc) for vw, vc, _ in ranked}) > 1:
+            correlations.append(float(spearmanr([cycles(item.problem, vw, vc) for vw, vc, _ in ranked], times).statistic))
         first.append(times[0] / best)
         of_four.append(min(times[:4]) / best)
         of_eight.append(min(times[:8]) / best)

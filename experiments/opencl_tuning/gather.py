@@ -47,7 +47,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--core", type=int, default=available_cores()[-1])
     parser.add_argument("--out", type=Path, default=Path("tiles.csv"))
     options = parser.parse_args(words)
-    seen: set[tuple[str, str]] = set()
+    done: set[tuple[str, str]] = set()
     with tempfile.TemporaryDirectory() as folder, pinned((options.core,)), options.out.open("w", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(COLUMNS)
@@ -57,15 +57,15 @@ def main(words: list[str] | None = None) -> None:
             graph = read_graph(save_network(network, Path(folder)))
             simplify(graph)
             fuse(graph)
-            todo = {key: value for key, value in problems(graph, device).items() if key not in seen}
-            for key, (one, switches, problem, candidates) in todo.items():
-                for tile, ms in tuner.measure(one, switches, {}, key, candidates):
+            todo = {key: value for key, value in problems(graph, device).items() if key not in done}
+            for key, (single, switches, problem, candidates) in todo.items():
+                for tile, ms in tuner.measure(single, switches, {}, key, candidates):
                     sizes = (problem.pixels, problem.blocks, problem.depth, problem.batch)
                     vc = tile.get("VC", 1)
                     depth = problem.depths.get(vc, problem.depth)
                     writer.writerow((network, *key, *sizes, tile["VW"], vc, tile["CHANNELS_FIRST"], depth, f"{ms:.5f}"))
                 stream.flush()
-            seen.update(todo)
+            done.update(todo)
             sys.stderr.write(f"{network}: {len(todo)} problems\n")
 
 

@@ -32,10 +32,10 @@ def tune(models: dict[str, Path], core: int) -> dict[Key, TunedSchedule]:
     delegate = OpenCLDelegate((core,), options=Options(tuned=False))
     result: dict[Key, TunedSchedule] = {}
     for name, model in models.items():
-        known = {key: item.choice for key, item in result.items()}
-        for item in ScheduleTuner(open_device((core,))).tune(delegate.prepare(model), known, budget_s=3600.0):
+        tuned_already = {key: item.choice for key, item in result.items()}
+        for item in ScheduleTuner(open_device((core,))).tune(delegate.prepare(model), tuned_already, budget_s=3600.0):
             result[item.kernel, item.shape] = item
-        sys.stderr.write(f"{name}: {len(result) - len(known)} schedules\n")
+        sys.stderr.write(f"{name}: {len(result) - len(tuned_already)} schedules\n")
     return {key: item for key, item in result.items() if item.choice != item.default}
 
 

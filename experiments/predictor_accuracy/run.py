@@ -79,8 +79,8 @@ def agreement(measurements: Measurements) -> list[Row]:
                 "rules": GPU_BACKEND.get(device, "tflite_gpu"),
                 "kernels in the table that are one of ours": len(kernels),
                 "dense windows": len(answer),
-                "computed by Winograd": sum(seen for seen, _ in answer),
-                "as the rules say": float(np.mean([seen == said for seen, said in answer])),
+                "computed by Winograd": sum(chosen for chosen, _ in answer),
+                "as the rules say": float(np.mean([chosen == stated for chosen, stated in answer])),
             }
         )
     return rows

@@ -74,15 +74,15 @@ def estimates(pool: Pool) -> list[Row]:
     """Return the apparent errors of NPU predictions by several evaluations: families together or apart, with one or several runtimes."""
     networks, families = pool.networks, pool.networks.families | FIRST_FAMILIES
     first = replace(pool, networks=replace(networks, families=families), folds=family_folds(families, networks.kinds))
-    one = [row for row in pool.rows if row.runtime == ONE_RUNTIME]
-    ways = {"five folds, relatives apart": first, "each family with its relatives alone": pool}
-    ways |= {f"{title}, {ONE_RUNTIME} alone": replace(way, rows=one) for title, way in ways.items()}
+    single_runtime = [row for row in pool.rows if row.runtime == ONE_RUNTIME]
+    evaluations = {"five folds, relatives apart": first, "each family with its relatives alone": pool}
+    evaluations |= {f"{title}, {ONE_RUNTIME} alone": replace(evaluation, rows=single_runtime) for title, evaluation in evaluations.items()}
     result: list[Row] = []
-    for title, way in ways.items():
+    for title, evaluation in evaluations.items():
         for precision in ("int8", "fp16"):
-            values = score(way, [place for place in way.ratios if place[0] == precision])
-            some = {key: value for key, value in values.items() if key in ("times", "families") or "15 %" in key or "25 %" in key}
-            result.append({"left out": title, "precision": precision, **some})
+            values = score(evaluation, [place for place in evaluation.ratios if place[0] == precision])
+            selected = {key: value for key, value in values.items() if key in ("times", "families") or "15 %" in key or "25 %" in key}
+            result.append({"left out": title, "precision": precision, **selected})
     return result
 
 
@@ -127,18 +127,18 @@ def through_profiles(pool: Pool) -> list[Row]:
                 continue
             (times,) = (item.times for item in pool.sets[precision] if item.key == place[1:])
             for fold, sizes in pool.left_out.items():
-                known, _ = pool.designs[precision].stored(sizes[place])
+                stored, _ = pool.designs[precision].stored(sizes[place])
                 fit = processor.fits[precision]
-                groups = fit.groups | {name: known[source] for name, source in borrowed.groups.items()}
+                groups = fit.groups | {name: stored[source] for name, source in borrowed.groups.items()}
                 model = FittedModel(msgspec.structs.replace(fit, groups=groups), processor)
                 for i, name in enumerate(networks.costs):
                     if pool.folds[name] == fold and np.isfinite(times[i]):
                         ratios.setdefault(precision, []).append(predict(model, networks, name) / float(times[i]))
-        for precision, some in sorted(ratios.items()):
-            errors = np.abs(np.array(some) - 1)
+        for precision, phone_ratios in sorted(ratios.items()):
+            errors = np.abs(np.array(phone_ratios) - 1)
             within = {f"within ±{100 * bound:.0f} %": round(100 * float(np.mean(errors <= bound))) for bound in (0.1, 0.2, 0.3)}
-            row: Row = {"phone": f"{device} {precision}", "times": len(some), **within}
-            result.append(row | {"predicted ÷ measured, median": round(float(np.median(some)), 2)})
+            row: Row = {"phone": f"{device} {precision}", "times": len(phone_ratios), **within}
+            result.append(row | {"predicted ÷ measured, median": round(float(np.median(phone_ratios)), 2)})
     return result
 
 
@@ -153,8 +153,8 @@ def tables(pools: Mapping[str, Pool]) -> dict[str, list[Row]]:
         result[f"{name}_networks"] = []
         for precision in sorted(pool.designs):
             ratios: dict[str, list[float]] = {}
-            for place, some in pool.ratios.items():
-                for network, ratio in some.items():
+            for place, place_ratios in pool.ratios.items():
+                for network, ratio in place_ratios.items():
                     if place[0] == precision:
                         ratios.setdefault(network, []).append(1 / ratio)
             for network, item in sorted(ratios.items()):

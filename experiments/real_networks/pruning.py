@@ -141,24 +141,24 @@ def calibrate_pruned(
     from stretch.transform.calibrate.statistics import rebase_statistics, renewed_backbone
 
     arriving, split = divide(list(images), _largest(original.graph), synthetic)
-    there, segments = arriving, []
+    original_inputs, segments = arriving, []
     with torch.no_grad():
         device = images[0].device
         for (whole, source), (branch, graph) in zip(_segments(original), _segments(pruned.captured, original.graph), strict=True):
             whole, branch = whole.to(device), branch.to(device)
             inherited: Any = SimpleNamespace(branch=SimpleNamespace(graph=graph, source=source), kept=pruned.kept.__getitem__)
             fit = BranchFit(inherited, branch, {}, split.images)
-            targets, result = collect_targets(whole, there, split.fitted, fit.layer_targets)
-            wanted = [target[:, pruned.kept[source.output]] for target in targets[split.fitted :]]
+            targets, result = collect_targets(whole, original_inputs, split.fitted, fit.layer_targets)
+            expected = [target[:, pruned.kept[source.output]] for target in targets[split.fitted :]]
             built = state_of(branch)
-            offers = [(_error([branch(x) for x in arriving[split.fitted :]], wanted), built)]
+            offers = [(_error([branch(x) for x in arriving[split.fitted :]], expected), built)]
             renewed = renewed_backbone(branch, arriving, split.fitted)
-            offers.append((_error(renewed[split.fitted :], wanted), state_of(branch)))
+            offers.append((_error(renewed[split.fitted :], expected), state_of(branch)))
             branch.load_state_dict(built)
             fitted = fit.run(arriving, split.fitted, result, RIDGE)
-            offers.append((_error(fitted[split.fitted :], wanted), state_of(branch)))
+            offers.append((_error(fitted[split.fitted :], expected), state_of(branch)))
             branch.load_state_dict(min(offers, key=lambda offer: offer[0])[1])
-            arriving, there = rebase_statistics(branch, arriving), targets
+            arriving, original_inputs = rebase_statistics(branch, arriving), targets
             segments.append(branch)
     model = build(pruned.captured, undivided_design(pruned.captured)).to(device)
     model.design = undivided_design(original)

@@ -54,8 +54,8 @@ def ran(words: list[str], seconds: float) -> tuple[int | None, str, str]:
 
 def session_row(delegate: str, count: int, seconds: float) -> Row:
     """Return the row of sessions in a separate process."""
-    status, output, said = ran([f"{__package__}.conformance", "--only-sessions", delegate, "--sessions", str(count)], seconds)
-    why = "" if status == 0 else (said.strip().splitlines() or ["crashed"])[-1]
+    status, output, errors = ran([f"{__package__}.conformance", "--only-sessions", delegate, "--sessions", str(count)], seconds)
+    why = "" if status == 0 else (errors.strip().splitlines() or ["crashed"])[-1]
     return {
         "delegate": delegate,
         "sessions": count,
@@ -69,10 +69,10 @@ def cases(file: Path) -> list[tuple[str, str, str]]:
     """Return name, outcome and reason of each test in a report of pytest."""
     rows = []
     for case in ET.parse(file).iter("testcase"):
-        told = next((part for part in case if part.tag != "system-out"), None)
-        message, text = ("", "") if told is None else (told.get("message", ""), told.text or "")
+        problem = next((part for part in case if part.tag != "system-out"), None)
+        message, text = ("", "") if problem is None else (problem.get("message", ""), problem.text or "")
         failed = "refused" if REFUSED.search(message + text) else "failed"
-        outcome = "passed" if told is None else "skipped" if told.tag == "skipped" else failed
+        outcome = "passed" if problem is None else "skipped" if problem.tag == "skipped" else failed
         rows.append((str(case.get("name")), outcome, " ".join(message.split())[:200]))
     return rows
 
@@ -84,8 +84,8 @@ def suite(what: str, words: list[str], seconds: float) -> tuple[Row, list[Row]]:
         # a worker that crashes or hangs is replaced, and its test counts as failed
         options = ["-q", "-p", "no:cacheprovider", "-W", "default", "--tb=short", "--runslow", f"--junitxml={file}"]
         options += ["--timeout=120", "--timeout-method=thread"]
-        status, output, said = ran(["pytest", *options, *words], seconds)
-        sys.stderr.write(f"{what}: {output[-1500:]}{said[-500:]}\n")
+        status, output, errors = ran(["pytest", *options, *words], seconds)
+        sys.stderr.write(f"{what}: {output[-1500:]}{errors[-500:]}\n")
         rows = cases(file) if file.exists() else []
     counts = Counter(outcome for _, outcome, _ in rows)
     row: Row = {"suite": what} | {name: counts[name] for name in OUTCOMES} | {"exit status": status}

@@ -44,10 +44,10 @@ def planned(pair: str, profile: Path, folder: Path, words: Sequence[str]) -> tup
     size, options = ("--input", f"3x{side}x{side}"), ("--device", profile, "--lossless", *words)
     answer = within("search", first, "--with", second, *options, *size, "--set", "pair_goal=throughput", "--out", folder / "designs")
     together, written = [], []
-    for network, own, part in zip((first, second), (size, ()), answer["designs"], strict=True):
+    for network, input_size, part in zip((first, second), (size, ()), answer["designs"], strict=True):
         out, design = folder / network.rpartition(":")[2], ("--design", part["file"]) if part["file"] else ()
-        made = within("branch", network, *options, *own, *design, "--weights", "none", "--out", out)
-        if "int8" in str(made["precision"]):
+        branched = within("branch", network, *options, *input_size, *design, "--weights", "none", "--out", out)
+        if "int8" in str(branched["precision"]):
             rounded, manifest = out.with_name(f"{out.name}_int8"), load_bundle(out).manifest
             pixels = next(tensor.shape[-1] for tensor in manifest.tensors if tensor.name == manifest.input)
             within("export", out, "--images", noise(folder, pixels), "--min-cosine", 0.5, "--out", rounded)
@@ -138,7 +138,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=HERE / "results" / "pairs.json", help="the record")
     options = parser.parse_args()
     end = time.monotonic() + options.seconds
-    rows, contenders, least = [], [], options.rounds
+    rows, contenders, fewest = [], [], options.rounds
     for number, pair in enumerate(options.pairs):
         if (now := time.monotonic()) > end:
             break
@@ -153,14 +153,14 @@ def main() -> int:
         row, more = rows_of(pair, answer, times)
         rows.append(row)
         contenders += more
-        least = min(least, *map(len, times.values()))
+        fewest = min(fewest, *map(len, times.values()))
         sys.stderr.write(f"{row}\n")
         write_record(
             options.out,
             {"pairs": rows, "contenders": contenders},
             source="measured",
             command="python -m experiments.real_processors.pairs here.toml FOLDER",
-            runs=least,
+            runs=fewest,
             interleaved=True,
             about={"pairs": About(columns=dict.fromkeys(("predicted a second", "predicted speed-up"), Facts(source="predicted")))},
             notes=[

@@ -85,19 +85,19 @@ def prepare(network: str, side: int, kind: str, folder: Path, runtime: str) -> d
     profile, precision = folder / "here.toml", PRECISIONS[runtime]
     size = ("--input", f"3x{side}x{side}")
     bundle = folder / f"{Path(network.rpartition(':')[0 if '.py' in network else 2]).stem}_{side}_{kind}"
-    known = bundle.with_name(f"{bundle.name}.json")
-    if known.exists():
-        return json.loads(known.read_text())
+    cached = bundle.with_name(f"{bundle.name}.json")
+    if cached.exists():
+        return json.loads(cached.read_text())
     predicted = within("predict", network, "--device", profile, *size, *TRUSTED)["processors"]
-    words = ("--weights", "none", "--precision", f"cpu={precision},gpu=fp32", *KINDS[kind], "--out", bundle)
-    planned = within("branch", network, "--device", profile, *size, *TRUSTED, *words)
+    arguments = ("--weights", "none", "--precision", f"cpu={precision},gpu=fp32", *KINDS[kind], "--out", bundle)
+    planned = within("branch", network, "--device", profile, *size, *TRUSTED, *arguments)
     if precision != "fp32":
         # in the planned precision; weights are random, so the loss in int8 is high
         written = bundle.with_name(f"{bundle.name}_{precision}")
         within("export", bundle, "--images", noise(folder, side), "--min-cosine", 0.5, "--out", written)
         bundle = written
     result = {"bundle": str(bundle), "predicted": predicted, "planned": planned}
-    known.write_text(json.dumps(result))
+    cached.write_text(json.dumps(result))
     return result
 
 
@@ -154,8 +154,8 @@ def main() -> int:
     core_set = f"cpu[{cores}core{'s' if cores > 1 else ''}]={options.runtime}"
     options.folder.mkdir(parents=True, exist_ok=True)
     if not (options.folder / "here.toml").exists():
-        words = ("--processors", f"{core_set},gpu", "--budget", options.minutes, "--out", options.folder, "--quiet")
-        stretch("profile", "--name", "here", *words)
+        arguments = ("--processors", f"{core_set},gpu", "--budget", options.minutes, "--out", options.folder, "--quiet")
+        stretch("profile", "--name", "here", *arguments)
     profile: list[Row] = [
         {
             "processor": f"{family}[{cores}]",
@@ -169,15 +169,15 @@ def main() -> int:
     # a stopped run continues
     tables = json.loads(kept.read_text()) if kept.exists() else {"profile": profile, "singles": [], "plans": []}
     done = {row["network, input, design"] for row in tables["plans"]}
-    wanted = [(network, side, kind) for (network, side), kind in product(NETWORKS, KINDS) if label(network, side, kind) not in done]
+    missing = [(network, side, kind) for (network, side), kind in product(NETWORKS, KINDS) if label(network, side, kind) not in done]
     # preparation is not timed, so all cores may take part; child processes have torch loaded
-    workers = min(max(1, cores // 3), max(1, len(wanted)))
+    workers = min(max(1, cores // 3), max(1, len(missing)))
     os.environ["OMP_NUM_THREADS"] = str(max(1, cores // workers))
     import torch  # noqa: F401
     import torchvision  # noqa: F401
 
     with ProcessPoolExecutor(workers, get_context("fork")) as pool:
-        jobs = {entry: pool.submit(prepare, *entry, options.folder, options.runtime) for entry in wanted}
+        jobs = {entry: pool.submit(prepare, *entry, options.folder, options.runtime) for entry in missing}
     del os.environ["OMP_NUM_THREADS"]
     for entry, job in jobs.items():
         if (problem := job.exception()) is not None:
@@ -186,8 +186,8 @@ def main() -> int:
         if time.monotonic() > end:
             break
         singles, plan = rows_of(network, side, kind, jobs[network, side, kind].result(), options.runtime, options.rounds)
-        known = {row["network, input, processor"] for row in tables["singles"]}
-        tables["singles"] += [row for row in singles if row["network, input, processor"] not in known]
+        recorded = {row["network, input, processor"] for row in tables["singles"]}
+        tables["singles"] += [row for row in singles if row["network, input, processor"] not in recorded]
         tables["plans"].append(plan)
         kept.write_text(json.dumps(tables))
         write_record(

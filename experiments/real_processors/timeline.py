@@ -83,9 +83,9 @@ def measure(folder: Path, profile: Path, runs: int) -> tuple[list[Row], list[Row
     measured = median_trace(traces)
     both = {"measured": measured} | ({"predicted": predicted} if predicted else {})
     planned = {span.name: span.ms for span in predicted.spans} if predicted else {}
-    taken = steps(name, measured, {"predicted ms": planned, "alone ms": alone, "kernels alone ms": kernels})
+    step_rows = steps(name, measured, {"predicted ms": planned, "alone ms": alone, "kernels alone ms": kernels})
     rows = shares(name, measured, kernels, alone) + (shares(f"{name}, predicted", predicted, {}, {}) if predicted else [])
-    return taken, rows, picture(name, both)
+    return step_rows, rows, picture(name, both)
 
 
 def main() -> None:
@@ -98,9 +98,9 @@ def main() -> None:
     tables: dict[str, list[Row]] = {"steps": [], "shares": []}
     columns = {"predicted ms": Facts("predicted"), "alone ms": Facts(runs=5), "kernels alone ms": Facts(runs=3)}
     for number, bundle in enumerate(options.bundles):
-        taken, rows, drawn = measure(bundle, options.profile, options.repeat)
+        step_rows, rows, drawn = measure(bundle, options.profile, options.repeat)
         tables["shares"] += rows
-        tables["steps"] += taken
+        tables["steps"] += step_rows
         if number == 0:
             (HERE / "timeline.svg").write_text(drawn)
         names = [str(row["design, processor"]) for row in tables["shares"]]

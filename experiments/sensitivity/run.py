@@ -66,17 +66,17 @@ def measure(network: str, weights: Path, images: Path, count: int, until_s: floa
     net, _, result = opened(NETWORKS[network], weights, images, FITTED, HELD_BACK + CHECKED)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     fitted = [batch.to(device) for batch in result.fitted]
-    held, checked = _parted(torch.cat(result.held_back).to(device))
+    for_sensitivity, checked = _parted(torch.cat(result.held_back).to(device))
     space = _space(net.graph, load_device(DEVICE), PlanConfig(processors=PROCESSORS, **LOOSE))
     tell("loaded")
-    sensitivity = measure_sensitivity(net.captured, space, fitted, held, count, progress=tell)
+    sensitivity = measure_sensitivity(net.captured, space, fitted, for_sensitivity, count, progress=tell)
     source = predictor(network, net.graph, sensitivity.alone, sensitivity.designs)
     fronts = []
     for row, design in fronts_of(net.graph, source):
         if not row["exact"] and time.perf_counter() - start < until_s:
-            one = measure_design(net.captured, design, fitted, checked, space)
-            row |= {"measured": one.agreement, "error": sqrt(one.error), "computed_on": device.type}
-            tell(f"front {row['design']}: {one.agreement:.3f}")
+            measured_design = measure_design(net.captured, design, fitted, checked, space)
+            row |= {"measured": measured_design.agreement, "error": sqrt(measured_design.error), "computed_on": device.type}
+            tell(f"front {row['design']}: {measured_design.agreement:.3f}")
         fronts.append(row)
     random: list[Measured] = []
     for design in random_designs(space, net.graph.name, DEVICE, RANDOM, MACS, seed=2):
@@ -98,9 +98,9 @@ def _parted(photographs: "Tensor") -> "tuple[list[Tensor], list[Tensor]]":
     """Divide the photographs into those for measuring sensitivity and those for checking, both spread over all, in batches."""
     import torch
 
-    mine = torch.zeros(len(photographs), dtype=torch.bool)
-    mine[torch.arange(HELD_BACK) * len(photographs) // HELD_BACK] = True
-    first, second = (list(photographs[mask.to(photographs.device)].split(50)) for mask in (mine, ~mine))
+    chosen = torch.zeros(len(photographs), dtype=torch.bool)
+    chosen[torch.arange(HELD_BACK) * len(photographs) // HELD_BACK] = True
+    first, second = (list(photographs[mask.to(photographs.device)].split(50)) for mask in (chosen, ~chosen))
     return first, second
 
 
@@ -133,10 +133,10 @@ def predictor(network: str, graph: "OpGraph", alone: "Sequence[Measured]", desig
 
 def fronts_of(graph: "OpGraph", source: "Sensitivity", earlier: Sequence[Row] = ()) -> list[tuple[Row, Any]]:
     """Return every front of one network, each row with its design and with earlier measurements of it."""
-    known = {(row["design"], row["segments"]): row for row in earlier}
+    earlier_rows = {(row["design"], row["segments"]): row for row in earlier}
     result = [pair for front in FRONTS for pair in front_rows(graph, source, *front)]
     for row, _ in result:
-        before = row if row["exact"] else known.get((row["design"], row["segments"]), row)
+        before = row if row["exact"] else earlier_rows.get((row["design"], row["segments"]), row)
         row |= {name: before[name] for name in ("measured", "error", "computed_on")}
     return result
 

@@ -122,12 +122,12 @@ def main(names: list[str] | None = None) -> None:
     result = ways(options.models.split(","), device)
     rows = rows_of(result, device)
     alone: list[Row] = []
-    for model, some in result.items():
-        whole = [item for item in some if item.design is None]
-        best = min(some, key=lambda item: item.alone_ms)
+    for model, network_candidates in result.items():
+        whole = [item for item in network_candidates if item.design is None]
+        best = min(network_candidates, key=lambda item: item.alone_ms)
         row: Row = {
             "network": model,
-            "candidates": len(some),
+            "candidates": len(network_candidates),
             "best, ms": round(best.alone_ms, 3),
             "its processors": "+".join(best.processors),
         }

@@ -219,8 +219,8 @@ def bounds(rows: Rows, models: Sequence[str]) -> list[Row]:
 
 def geo_mean(values: Sequence[Value]) -> float | None:
     """Return the geometric mean of the known values; None if there are none."""
-    some = [float(value) for value in values if value is not None]
-    return round(geometric_mean(some), 3) if some else None
+    known_values = [float(value) for value in values if value is not None]
+    return round(geometric_mean(known_values), 3) if known_values else None
 
 
 #: Functions that compute the tables of the record from its cases.
@@ -239,9 +239,9 @@ def part_of(path: Path) -> Part:
     result = this_commit()
     commit = result.hash if result is not None and not result.dirty else None
     if commit is not None and path.exists():
-        known = msgspec.json.decode(path.read_bytes(), type=Part)
-        if known.commit == commit:
-            return known
+        part = msgspec.json.decode(path.read_bytes(), type=Part)
+        if part.commit == commit:
+            return part
     return Part(commit)
 
 

@@ -63,12 +63,12 @@ def path(data: Path, out: Path, epochs: int, parent: Path, count: int) -> None:
     for number in (0, 1):
         design = sorted((run / "designs").glob("*.toml"))[number]
         start = time.perf_counter()
-        taken = stretch("export", run, "--design", design, "--out", out / f"taken{number}", "--no-controls")
+        extracted = stretch("export", run, "--design", design, "--out", out / f"taken{number}", "--no-controls")
         seconds = time.perf_counter() - start
-        ran = stretch("run", taken["bundle"], "--repeat", "5")
+        ran = stretch("run", extracted["bundle"], "--repeat", "5")
         row = {"design": number, "extract_s": seconds, "overlaps": ran["verdict"]}
-        row |= {key: taken["accuracy"][key] for key in ("supernet", "extracted")}
-        rows.append(row | bundle_accuracy(Path(taken["bundle"]), Path(taken["checkpoint"]), data, count))
+        row |= {key: extracted["accuracy"][key] for key in ("supernet", "extracted")}
+        rows.append(row | bundle_accuracy(Path(extracted["bundle"]), Path(extracted["checkpoint"]), data, count))
     write(out, "path", {"killed_after": had, "trained": trained, "designs": rows})
 
 
@@ -110,10 +110,10 @@ def bundle_accuracy(bundle: Path, checkpoint: Path, data: Path, count: int) -> d
     images, labels = next(iter(test_set.batches(count)))
     x = normalise(images)
     with torch.no_grad():
-        wanted = model(x).argmax(1).numpy()
+        expected = model(x).argmax(1).numpy()
     with Session(bundle) as session:
         values = np.array([int(np.argmax(session(row[None]))) for row in x.numpy()])
-    return {"bundle": float((values == labels.numpy()).mean()), "same_class": float((values == wanted).mean()), "images": len(values)}
+    return {"bundle": float((values == labels.numpy()).mean()), "same_class": float((values == expected).mean()), "images": len(values)}
 
 
 def resume(data: Path, out: Path, epochs: int) -> None:

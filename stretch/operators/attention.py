@@ -36,8 +36,8 @@ class Attention(nn.Module):
         """Return the attended values (N×C×G×T) for queries, keys and values of the form N×C×G×T; C is a multiple of the heads."""
         q, k, v = (tensor.unflatten(1, (self.heads, -1)).permute(0, 1, 3, 4, 2) for tensor in (query, key, value))
         added = self.mask if self.bias is None else self.bias if self.mask is None else self.bias + self.mask
-        seen = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=added, scale=self.scale)
-        return seen.permute(0, 1, 4, 2, 3).flatten(1, 2)
+        attended = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=added, scale=self.scale)
+        return attended.permute(0, 1, 4, 2, 3).flatten(1, 2)
 
 
 @modules("Attention")

@@ -230,7 +230,7 @@ def evaluate(model: nn.Module, data: ImageSource, normalise: Normalise, config: 
     """
     training = model.training
     model.eval()
-    right, seen = None, 0
+    correct, count = None, 0
     for images, labels in data.batches(1000):
         x = normalise(images)
         if config.channels_last:
@@ -238,10 +238,10 @@ def evaluate(model: nn.Module, data: ImageSource, normalise: Normalise, config: 
         with autocast(x.device, config.amp):
             right_class = labels if reference is None else reference(x).argmax(1)
             hits = (model(x).argmax(1) == right_class).sum()
-        right = hits if right is None else right + hits
-        seen += len(labels)
+        correct = hits if correct is None else correct + hits
+        count += len(labels)
     model.train(training)
-    return int(right) / seen if right is not None else 0.0
+    return int(correct) / count if correct is not None else 0.0
 
 
 def set_parallel_branches(model: nn.Module, parallel: bool) -> None:

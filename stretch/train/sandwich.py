@@ -177,8 +177,8 @@ class SandwichStep(TrainingStep):
             works[0].forward(self._x)
         for stream in self._streams:
             stream.wait_stream(torch.cuda.current_stream(self.device))
-        own: Sequence[torch.cuda.Stream | None] = self._streams or [None] * len(others)
-        for work, own_stream in zip(others, own, strict=False):
+        streams: Sequence[torch.cuda.Stream | None] = self._streams or [None] * len(others)
+        for work, own_stream in zip(others, streams, strict=False):
             with torch.cuda.stream(own_stream) if own_stream is not None else nullcontext():
                 work.forward(self._x)
                 work.backward()

@@ -443,8 +443,8 @@ def designs_between(
 ) -> list[BranchDesign]:
     """Draw distinct designs whose branches are between the smallest and the largest of a pool."""
     draw = random.Random(seed)
-    least, most = envelope(pool, min), envelope(pool, max)
-    stages = design_segments(graph, most)
+    smallest, largest = envelope(pool, min), envelope(pool, max)
+    stages = design_segments(graph, largest)
 
     def part(stage: Segment, low: SegmentDesign, high: SegmentDesign) -> SegmentDesign:
         if high.whole:
@@ -456,8 +456,8 @@ def designs_between(
         return _branched_segment(stage, scales, high.join)
 
     def one() -> BranchDesign:
-        parts = [part(*arguments) for arguments in zip(stages, least.segments, most.segments, strict=True)]
-        return BranchDesign(most.model, most.device, tuple(parts))
+        parts = [part(*arguments) for arguments in zip(stages, smallest.segments, largest.segments, strict=True)]
+        return BranchDesign(largest.model, largest.device, tuple(parts))
 
     return _distinct(graph, one, count, macs)
 

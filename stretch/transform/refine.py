@@ -625,8 +625,8 @@ class _RefinementRun:
                 self._write({})
         if self._pairs.rounded is None:
             return Refined(self._initial_error, self._best_error, len(self._held_back), self._steps, self._seconds())
-        self._pairs.rounded, least = None, self._best_error
-        return Refined(self._initial_error, self._error(), len(self._held_back), self._steps, self._seconds(), self._rounded_before, least)
+        self._pairs.rounded, error = None, self._best_error
+        return Refined(self._initial_error, self._error(), len(self._held_back), self._steps, self._seconds(), self._rounded_before, error)
 
     def _phases(self) -> list[_Phase]:
         """Return the phases: each segment alone, all together, all with int8 rounding."""

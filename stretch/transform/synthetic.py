@@ -198,8 +198,8 @@ def _batch(
         step = ReplayedStep(partial(take, pixels, rows, columns, optimiser), device)
         for number in range(steps):
             set_rate(settings.rate * 0.5 * (1 + math.cos(math.pi * number / steps)))
-            most = shape[0] // SHIFTED
-            down, across, mirrored = (int(shift) for shift in torch.randint(-most, most + 1, (3,), generator=random))
+            max_shift = shape[0] // SHIFTED
+            down, across, mirrored = (int(shift) for shift in torch.randint(-max_shift, max_shift + 1, (3,), generator=random))
             rows.copy_(torch.arange(shape[0]).roll(down))
             shifted = torch.arange(shape[1]).roll(across)
             columns.copy_(shifted.flip(0) if mirrored > 0 else shifted)

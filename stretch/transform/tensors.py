@@ -77,12 +77,12 @@ def errors_as_damaged(path: Path, hint: str) -> Iterator[None]:
 def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return contiguous copies where tensors share memory, as the format requires: bands of rows share weights, other tensors are views."""
     copies: dict[str, torch.Tensor] = {}
-    seen: set[int] = set()
+    addresses: set[int] = set()
     for name, tensor in tensors.items():
         contiguous = tensor.detach().cpu().contiguous()
-        shared = contiguous.data_ptr() in seen or contiguous.untyped_storage().nbytes() > contiguous.nbytes
+        shared = contiguous.data_ptr() in addresses or contiguous.untyped_storage().nbytes() > contiguous.nbytes
         copies[name] = contiguous.clone() if shared else contiguous
-        seen.add(contiguous.data_ptr())
+        addresses.add(contiguous.data_ptr())
     return copies
 
 

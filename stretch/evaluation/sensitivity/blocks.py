@@ -53,7 +53,7 @@ class BlockLosses:
             for done, x in enumerate(batches):
                 self.progress(f"blocks of {segment.name}, {done} of {len(batches)}")
                 outputs.append(list(self._outputs(model, segment, unknown, x)))
-            originals, *others = ([torch.cat(parts) for parts in zip(*some, strict=True)] for some in zip(*outputs, strict=True))
+            originals, *others = ([torch.cat(parts) for parts in zip(*variant, strict=True)] for variant in zip(*outputs, strict=True))
             for number, changed in zip(unknown, others, strict=True):
                 error = float(mean_error(changed, originals))
                 self._known[units[number].ops] = error if error < float("inf") else float("inf")

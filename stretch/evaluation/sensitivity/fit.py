@@ -58,7 +58,7 @@ def fit(
     y = np.log([loss(item.error) for item in alone])
     penalty, held_out = _penalty(table.columns, y, table.nonpositive_columns)
     base, weights = _ridge(table.columns, y, penalty, table.nonpositive_columns)
-    of_stages, length, current, seen = table.parts(weights)
+    of_stages, length, of_segments, of_features = table.parts(weights)
     low, high = float(y.min()) - BEYOND, float(y.max()) + BEYOND
     sensitivity = Sensitivity(
         model=model,
@@ -66,8 +66,8 @@ def fit(
         stages=tuple(Stage(name=s.name, start=s.start, end=s.end, loss=of_stages.get(s.name)) for s in stages),
         base=base,
         length=length,
-        measured=current,
-        weights=seen,
+        measured=of_segments,
+        weights=of_features,
         range=(low, high),
         recovery=RECOVERY,
         curve=(0.0, 1.0),

@@ -76,7 +76,7 @@ class Trial:
 def trials(space: DesignSpace, number: int) -> list[Trial]:
     """Return options of every segment that may be stretched, including merged stages: first the fastest, then the most different ones."""
     rounds: list[list[Trial]] = [[] for _ in range(number)]
-    for first, groups in sorted(_stretched_options(space), key=lambda one: one[1][0].span):
+    for first, groups in sorted(_stretched_options(space), key=lambda entry: entry[1][0].span):
         for place, trial in enumerate(_different(space, first, groups, number)):
             rounds[place].append(trial)
     return [trial for round_trials in rounds for trial in round_trials]
@@ -205,15 +205,15 @@ def measure(
     """
     losses = losses or BlockLosses(captured, fitted, progress)
     whole_design = undivided_design(captured)
-    least = sorted((lost, n, at) for at, stage in enumerate(space.segments) for n, lost in losses(whole_design, stage).items())
+    removable = sorted((lost, n, at) for at, stage in enumerate(space.segments) for n, lost in losses(whole_design, stage).items())
     start = time.monotonic()
     planned = trials(space, EACH)
     if not planned:
         raise InfeasibleError(f"no segment of `{captured.graph.name}` may be stretched under these rules, so there is nothing to measure")
     original = _Original(captured, space, fitted, held_back)
     blocks: dict[str, Measured] = {}
-    for _, n, at in least[:count]:
-        progress(f"block {len(blocks) + 1} of {min(count, len(least))}")
+    for _, n, at in removable[:count]:
+        progress(f"block {len(blocks) + 1} of {min(count, len(removable))}")
         stage = space.segments[at]
         without = space.undivided(stage, space.processors[0], stage.in_width, (n,))
         blocks[stage.blocks[n].end] = original.replace_segment(Trial(without, 0, at))
@@ -227,7 +227,7 @@ def measure(
     for number, design in enumerate(whole, 1):
         progress(f"design {number} of {len(whole)}")
         together.append(measure_design(captured, design, fitted, held_back, space, QUICK))
-    complete = (len(blocks), len(alone)) == (len(least), len(planned))
+    complete = (len(blocks), len(alone)) == (len(removable), len(planned))
     return SensitivityMeasurements(tuple(alone), tuple(together), time.monotonic() - start, complete, blocks)
 
 
@@ -354,9 +354,9 @@ def sensitivity_of(
     checked = request.config
     space = request.stage_space(merged=checked.merge != "never" and not checked.meet)
     image_bytes = 4 * sum(prod(captured.graph.by_name[stage.start].shape) for stage in request.stages)
-    most = max(MIN_IMAGES, MOST_BYTES // image_bytes // 2)
-    fitted, held_back = _subset(images.fitted, min(FITTED, most)), _subset(images.held_back, min(HELD_BACK, most))
-    missing = min(FITTED, most) - sum(map(len, fitted))
+    limit = max(MIN_IMAGES, MOST_BYTES // image_bytes // 2)
+    fitted, held_back = _subset(images.fitted, min(FITTED, limit)), _subset(images.held_back, min(HELD_BACK, limit))
+    missing = min(FITTED, limit) - sum(map(len, fitted))
     fitted += _subset(images.synthetic, missing) if images.synthetic and missing else []
     measurement = measure(captured, space, fitted, held_back, count or default_count(captured.graph), progress, losses)
     on = MeasuredOn(
@@ -380,8 +380,8 @@ def lowest_prediction(least: float, predicted: float, measured: Agreement) -> fl
     Predictions for one network are wrong in the same direction, so the difference of the logits is assumed to be constant.
     """
     assert measured.value is not None
-    wanted, expected, seen = logit(np.array([least, predicted, measured.value]), measured.images)
-    return float(1 / (1 + np.exp(seen - expected - wanted)))
+    requested, expected, observed = logit(np.array([least, predicted, measured.value]), measured.images)
+    return float(1 / (1 + np.exp(observed - expected - requested)))
 
 
 def lowest_plausible(sensitivity: Sensitivity, least: float) -> float:

@@ -107,9 +107,9 @@ def named_arguments(node: fx.Node) -> dict[str, Any]:
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return {str(i): argument for i, argument in enumerate(node.args)} | dict(node.kwargs)
-    given = dict(zip([argument.name for argument in schema.arguments], node.args, strict=False)) | dict(node.kwargs)
+    bound = dict(zip([argument.name for argument in schema.arguments], node.args, strict=False)) | dict(node.kwargs)
     defaults = {argument.name: argument.default_value if argument.has_default_value() else None for argument in schema.arguments}
-    return {name: given.get(name, default) for name, default in defaults.items()}
+    return {name: bound.get(name, default) for name, default in defaults.items()}
 
 
 def _flatten_values(arguments: Any) -> Iterator[AtenValue]:

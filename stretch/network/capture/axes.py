@@ -80,24 +80,24 @@ class Axes:
 
     def reshape(self, shape: Shape) -> "Axes | None":
         """Return the axes of the same elements in another shape; None if an axis would begin within a factor."""
-        left = [factor for axis in self.axes for factor in axis][::-1]
+        remaining = [factor for axis in self.axes for factor in axis][::-1]
         axes: list[Axis] = []
         for size in shape:
             axis: list[Factor] = []
             while _size(axis) < size:
-                if not left:
+                if not remaining:
                     return None
-                factor, missing = left.pop(), size // _size(axis)
+                factor, missing = remaining.pop(), size // _size(axis)
                 if factor.size > missing:
                     if size % _size(axis) or factor.size % missing:
                         return None
                     factor, rest = factor.split(factor.size // missing)
-                    left.append(rest)
+                    remaining.append(rest)
                 axis.append(factor)
             if _size(axis) != size:
                 return None
             axes.append(_merge_factors(axis))
-        return None if left else replace(self, axes=tuple(axes))
+        return None if remaining else replace(self, axes=tuple(axes))
 
     def permute(self, order: Sequence[int]) -> "Axes":
         """Return the axes in another order."""
@@ -124,13 +124,13 @@ class Axes:
 
     def sort_factors(self) -> "Axes":
         """Return the same axes over a map whose images, channels and pixels are stored in the tensor's order."""
-        left = {of: prod(factor.size for factor in self.factors(of)) for of in get_args(FactorKind)}
+        strides = {of: prod(factor.size for factor in self.factors(of)) for of in get_args(FactorKind)}
         axes = []
         for axis in self.axes:
             factors = []
             for factor in axis:
-                left[factor.of] //= factor.size
-                factors.append(replace(factor, step=left[factor.of]))
+                strides[factor.of] //= factor.size
+                factors.append(replace(factor, step=strides[factor.of]))
             axes.append(tuple(factors))
         return Axes(tuple(axes))
 

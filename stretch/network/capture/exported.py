@@ -209,9 +209,9 @@ class ExportedLowering:
         need(bool(outputs), f"`{self._name}` returns its input: it has no operator", "give a network with layers")
         ops = self._reachable_ops(outputs)
         present = {op.name for op in ops}
-        left = [(built, whole) for built, (whole, _) in self._maps.instead.items() if built in present and whole not in present]
-        alone = Counter(whole for _, whole in left)
-        names = {built: whole for built, whole in left if alone[whole] == 1}
+        remaining_parts = [(built, whole) for built, (whole, _) in self._maps.instead.items() if built in present and whole not in present]
+        alone = Counter(whole for _, whole in remaining_parts)
+        names = {built: whole for built, whole in remaining_parts if alone[whole] == 1}
         self.weights |= {whole: self.weights.pop(built) for built, whole in names.items() if built in self.weights}
         self._returned = {node: names.get(name, name) if name else None for node, name in self._returned.items()}
         renamed = [replace(op, name=names.get(op.name, op.name), inputs=tuple(names.get(item, item) for item in op.inputs)) for op in ops]
@@ -466,13 +466,13 @@ def _check(captured: Captured, inputs: Inputs, want: Any) -> None:
     results = {result.name for result in captured.returned.results}
     with torch.no_grad():
         values = dict(zip(inputs.shapes, inputs.random(), strict=True))
-        left = {name: len(readers) for name, readers in captured.graph.consumers.items()}
+        unread = {name: len(readers) for name, readers in captured.graph.consumers.items()}
         for op in captured.graph.ops:
             if op.kind != "input":
                 values[op.name] = _module(captured, op)(*(values[item] for item in op.inputs))
             for item in dict.fromkeys(op.inputs):
-                left[item] -= 1
-                if not left[item] and item not in results:
+                unread[item] -= 1
+                if not unread[item] and item not in results:
                     del values[item]
     need(
         all(is_close(values[name], expected) for name, expected in named_outputs(want, captured.returned)),

@@ -41,8 +41,8 @@ class Inputs:
         name = type(module).__name__
         shapes: Mapping[str, Any] = input_shapes if isinstance(input_shapes, Mapping) else dict(zip(names, input_shapes, strict=False))
         if len(input_shapes) > len(names) and not isinstance(input_shapes, Mapping):
-            taken = ", ".join(names) or "nothing"
-            raise UsageError(f"there are {len(input_shapes)} input shapes, the forward of `{name}` takes {taken}", "give a shape for each")
+            valid = ", ".join(names) or "nothing"
+            raise UsageError(f"there are {len(input_shapes)} input shapes, the forward of `{name}` takes {valid}", "give a shape for each")
         if unknown := [key for key in shapes if key not in names]:
             raise UsageError(f"`{name}` has no input `{unknown[0]}`", f"its forward takes {', '.join(names) or 'nothing'}")
         if missing := [tensor.name for tensor in tensors if tensor.default is tensor.empty and tensor.name not in shapes]:

@@ -82,8 +82,8 @@ class Scores:
         tensor = require(value.tensor)
         if tensor.dtype == torch.bool:
             tensor = torch.where(tensor, 0.0, _MASKED)
-        seen = broadcast_over(tensor, self.axes, ("channel", "pixel", "query", "key"))
-        finite = seen.nan_to_num(nan=torch.nan, neginf=_MASKED) if seen.isinf().any() else seen
+        spread = broadcast_over(tensor, self.axes, ("channel", "pixel", "query", "key"))
+        finite = spread.nan_to_num(nan=torch.nan, neginf=_MASKED) if spread.isinf().any() else spread
         (self.learned if value.learned else self.fixed).append(finite if sign == 1 else finite * sign)
 
     def multiply(self, by: Any) -> None:
@@ -93,8 +93,8 @@ class Scores:
             self.learned, self.fixed = [item * by for item in self.learned], [item * by for item in self.fixed]
             return
         require_that(isinstance(by, AtenValue) and not by.op and not self.learned and not self.fixed)
-        seen = broadcast_over(require(by.tensor), self.axes, ("channel",))
-        self.factors = seen if self.factors is None else self.factors * seen
+        spread = broadcast_over(require(by.tensor), self.axes, ("channel",))
+        self.factors = spread if self.factors is None else self.factors * spread
 
 
 @dataclass(frozen=True)
@@ -299,19 +299,19 @@ def _second_product(maps: Maps, call: AtenCall, sides: tuple[_AttentionOperand, 
     # the axis of the softmax shows which operand holds the keys
     asking = "query" if scores.softened == "key" else "key"
     query, key = sides if asking == "query" else sides[::-1]
-    seen = scores.axes.permute(product.order(at, summed_last=True)).axes
-    asks, asked = [{factor.of for factor in axis} for axis in seen[-2:]]
+    permuted = scores.axes.permute(product.order(at, summed_last=True)).axes
+    asks, asked = [{factor.of for factor in axis} for axis in permuted[-2:]]
     require_that(asked == {scores.softened} and (asks == {asking} or (not asks and query.tokens == 1)))
     looked = _part(maps, value, product.order(1 - at, summed_last=False))
-    require_that(Axes(seen[:-2]).sort_factors().axes == seen[:-2])
-    _require_same_factors(seen[:-2], looked.leading)
+    require_that(Axes(permuted[:-2]).sort_factors().axes == permuted[:-2])
+    _require_same_factors(permuted[:-2], looked.leading)
     if asking == "key":
         # queries precede keys in the added bias
         added = ([item.transpose(-2, -1) for item in tensors] for tensors in (scores.learned, scores.fixed))
         scores.learned, scores.fixed = added
     op, axes = _attention(maps, call, (query, key, looked), scores)
     # the second product may merge its leading axes differently from the first
-    again = Axes((*seen[:-2], *axes.axes[-2:])).sort_factors()
+    again = Axes((*permuted[:-2], *axes.axes[-2:])).sort_factors()
     return maps.value(op, again.permute(product.result_order(at)).merge(), value)
 
 
@@ -441,18 +441,18 @@ def _concat(maps: Maps, call: AtenCall) -> Result:
     op, axes = maps.gather(parts[0])
     joined = [_beside(maps, part, op, axes, dim) for part in parts]
     whole = maps.add(f"{op}_joined", "concat", joined, {}) if len(joined) > 1 else joined[0]
-    seen = Axes((*axes.axes[:dim], (Factor("channel", maps.ops[whole].shape[1], 1),), *axes.axes[dim + 1 :]))
-    return maps.value(whole, seen, parts[0])
+    joined_axes = Axes((*axes.axes[:dim], (Factor("channel", maps.ops[whole].shape[1], 1),), *axes.axes[dim + 1 :]))
+    return maps.value(whole, joined_axes, parts[0])
 
 
 def _beside(maps: Maps, part: AtenValue, op: str, axes: Axes, dim: int) -> str:
     """Return the map of a tensor whose axis `dim` runs over all channels, with its pixels in the order of another map."""
-    gathered, seen = maps.gather(part)
+    gathered, part_axes = maps.gather(part)
     gathered_shape, op_shape = maps.ops[gathered].shape, maps.ops[op].shape
-    require_that(all(f.of == "channel" for f in seen.axes[dim]) and prod(f.size for f in seen.axes[dim]) == gathered_shape[1])
+    require_that(all(f.of == "channel" for f in part_axes.axes[dim]) and prod(f.size for f in part_axes.axes[dim]) == gathered_shape[1])
     with suppress(Unsupported):
-        return maps.align(part, op, Axes((*axes.axes[:dim], seen.axes[dim], *axes.axes[dim + 1 :])))
-    require_that(seen.drop_axis(dim).axes == axes.drop_axis(dim).axes and gathered_shape[2:] == op_shape[2:])
+        return maps.align(part, op, Axes((*axes.axes[:dim], part_axes.axes[dim], *axes.axes[dim + 1 :])))
+    require_that(part_axes.drop_axis(dim).axes == axes.drop_axis(dim).axes and gathered_shape[2:] == op_shape[2:])
     return gathered
 
 
@@ -532,13 +532,13 @@ def _reduced(maps: Maps, call: AtenCall, over_pixels: str, over_channels: str) -
     require_that(bool(over) and call.arguments.get("dtype") is None)
     reduced = [factor.of for d in over for factor in axes.axes[d]]
     require_that(reduced in (["pixel"] * len(axes.factors("pixel")), ["channel"] * len(axes.factors("channel"))) and bool(reduced))
-    left = Axes(tuple(() if i in over else axis for i, axis in enumerate(axes.axes) if keep or i not in over))
+    remaining = Axes(tuple(() if i in over else axis for i, axis in enumerate(axes.axes) if keep or i not in over))
     if reduced[0] == "channel":
         require_that(keep and bool(over_channels))
-        return maps.value(maps.add(maps.name_of(call), over_channels, (op,), {}), left, x)
-    vector = left.shape == maps.ops[op].shape[:2]
+        return maps.value(maps.add(maps.name_of(call), over_channels, (op,), {}), remaining, x)
+    vector = remaining.shape == maps.ops[op].shape[:2]
     pooled = maps.add(maps.name_of(call), over_pixels, (op,), {"keepdims": not vector})
-    return AtenValue(pooled, maps.ops[pooled].shape) if vector else maps.value(pooled, left, x)
+    return AtenValue(pooled, maps.ops[pooled].shape) if vector else maps.value(pooled, remaining, x)
 
 
 def elementwise(maps: Maps, call: AtenCall) -> Result:
@@ -552,10 +552,10 @@ def elementwise(maps: Maps, call: AtenCall) -> Result:
 def _met(maps: Maps, value: AtenValue, op: str, axes: Axes, out: Shape) -> str | AtenValue:
     """Align a tensor with a map, or reshape it so that it broadcasts to the map."""
     if not value.op:
-        seen = broadcast_over(require(value.tensor), axes, ("channel", "pixel"))
-        channels, pixels = seen.shape
+        spread = broadcast_over(require(value.tensor), axes, ("channel", "pixel"))
+        channels, pixels = spread.shape
         height, width = maps.ops[op].shape[2:] if pixels > 1 else (1, 1)
-        tensor = seen.reshape(1, channels, height, width)
+        tensor = spread.reshape(1, channels, height, width)
         return replace(value, shape=tuple(tensor.shape), tensor=tensor)
     if value.shape == out:
         return maps.align(value, op, axes)

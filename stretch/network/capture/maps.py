@@ -42,20 +42,20 @@ def broadcast_over(tensor: torch.Tensor, axes: Axes, over: Sequence[FactorKind])
         for factor in axis:
             parts.append(1 if size == 1 else factor.size)
             result.append(factor)
-    seen = tensor.reshape(parts)
+    view = tensor.reshape(parts)
     order = [start for of in over for start in sorted((i for i, f in enumerate(result) if f.of == of), key=lambda i: -result[i].step)]
     rest = [i for i in range(len(result)) if i not in order]
     require_that(all(parts[i] == 1 for i in rest))
-    seen = seen.permute(*order, *rest)
+    view = view.permute(*order, *rest)
     start, shape = 0, []
     for of in over:
         factors = [result[i] for i in order if result[i].of == of]
-        axis_sizes = seen.shape[start : start + len(factors)]
+        axis_sizes = view.shape[start : start + len(factors)]
         if any(size != 1 for size in axis_sizes):
-            seen = seen.expand(*seen.shape[:start], *[factor.size for factor in factors], *seen.shape[start + len(factors) :])
-        shape.append(prod(seen.shape[start : start + len(factors)]))
+            view = view.expand(*view.shape[:start], *[factor.size for factor in factors], *view.shape[start + len(factors) :])
+        shape.append(prod(view.shape[start : start + len(factors)]))
         start += len(factors)
-    return seen.reshape(shape)
+    return view.reshape(shape)
 
 
 Weights = Mapping[str, torch.Tensor]
@@ -207,9 +207,9 @@ class Maps:
         Args:
             axes: Axes of the other map, in the tensor's shape.
         """
-        current, seen = self.gather(value if self.axes_of(value) is not None else self.to_map(value))
+        current, value_axes = self.gather(value if self.axes_of(value) is not None else self.to_map(value))
         moves: list[tuple[Factor, Factor]] = []
-        for seen_axis, axis in zip(seen.axes, axes.axes, strict=True):
+        for seen_axis, axis in zip(value_axes.axes, axes.axes, strict=True):
             pairs = common_factors(seen_axis, axis)
             require_that(all(a.of == b.of and (a.of == "pixel" or a.step == b.step) for a, b in pairs))
             moves += [pair for pair in pairs if pair[0].of == "pixel"]
@@ -311,8 +311,8 @@ class Maps:
     def _merge(self, op: str, axes: Axes, merged: Sequence[Factor]) -> tuple[str, Axes]:
         """Return a map that has a channel for each channel and each of some neighbouring pixels."""
         h, w = self.ops[op].shape[2:]
-        left = [factor for axis in axes.axes[:-1] for factor in axis if factor.of == "pixel"]
-        rows, columns = [f for f in left if f.step % w == 0], [f for f in left if f.step % w]
+        remaining = [factor for axis in axes.axes[:-1] for factor in axis if factor.of == "pixel"]
+        rows, columns = [f for f in remaining if f.step % w == 0], [f for f in remaining if f.step % w]
         step = (min((f.step // w for f in rows), default=h), min((f.step for f in columns), default=w))
         size = (h // step[0], w // step[1])
         require_that(not h % step[0] and not w % step[1] and (prod(f.size for f in rows), prod(f.size for f in columns)) == size)
@@ -324,7 +324,7 @@ class Maps:
             require_that(self.ops[part].shape[2:] == size)
             parts.append(part)
         merged_op = self.add(f"{op}_merged", "concat", parts, {}) if len(parts) > 1 else parts[0]
-        steps = {f: f.step // w // step[0] * size[1] if f in rows else f.step // step[1] for f in left}
+        steps = {f: f.step // w // step[0] * size[1] if f in rows else f.step // step[1] for f in remaining}
         inner = tuple(tuple(replace(f, step=steps[f]) if f.of == "pixel" else f for f in axis) for axis in axes.axes[:-1])
         return merged_op, Axes((*inner, (Factor("channel", self.ops[merged_op].shape[1], 1),)))
 

@@ -55,8 +55,8 @@ class OutputStructure:
 
     def substitute(self, values: Mapping[str, Any]) -> Any:
         """Return the structure with a value in place of each `Result`."""
-        held = (leaf for _, leaf in leaves(self.template))
-        return rebuild(self.template, iter([leaf.convert(values[leaf.name]) if isinstance(leaf, Result) else leaf for leaf in held]))
+        found = (leaf for _, leaf in leaves(self.template))
+        return rebuild(self.template, iter([leaf.convert(values[leaf.name]) if isinstance(leaf, Result) else leaf for leaf in found]))
 
 
 def leaves(structure: Any, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
@@ -75,7 +75,7 @@ def _container_items(structure: Any) -> list[tuple[str, Any]] | None:
         return [("".join(c if c.isalnum() else "_" for c in str(key)) or "_", value) for key, value in structure.items()]
     if isinstance(structure, list | tuple):
         keys = getattr(structure, "_fields", None) or range(len(structure))
-        return [(str(word), value) for word, value in zip(keys, structure, strict=True)]
+        return [(str(field_name), value) for field_name, value in zip(keys, structure, strict=True)]
     if dataclasses.is_dataclass(structure) and not isinstance(structure, type | Result):
         return [(field.name, getattr(structure, field.name)) for field in dataclasses.fields(structure)]
     return None
@@ -242,5 +242,5 @@ def named_outputs(output: Any, returned: OutputStructure) -> list[tuple[str, tor
     output_leaves = [leaf for _, leaf in leaves(output)]
     if len(named) != len(output_leaves):
         return []
-    held = [(a, b) for a, b in zip(named, output_leaves, strict=True) if isinstance(a, Result) and isinstance(b, torch.Tensor)]
-    return [(a.name, b if b.is_floating_point() else b.float()) for a, b in held]
+    pairs = [(a, b) for a, b in zip(named, output_leaves, strict=True) if isinstance(a, Result) and isinstance(b, torch.Tensor)]
+    return [(a.name, b if b.is_floating_point() else b.float()) for a, b in pairs]

@@ -378,9 +378,9 @@ def _matmul(call: AtenCall) -> LoweringResult:
 
 def _matrix(call: AtenCall, x: AtenValue, columns: int, weight: torch.Tensor | None, bias: AtenValue | None) -> Step:
     """Lower a linear layer; only its cost if its input is no vector."""
-    known = len(call.out) == 2 and weight is not None and (bias is None or bias.tensor is not None)
-    known = known and all(call.arguments.get(factor, 1) == 1 for factor in ("alpha", "beta"))
-    weights = _drop_none(weight=weight, bias=_constant(bias)) if known else None
+    computable = len(call.out) == 2 and weight is not None and (bias is None or bias.tensor is not None)
+    computable = computable and all(call.arguments.get(factor, 1) == 1 for factor in ("alpha", "beta"))
+    weights = _drop_none(weight=weight, bias=_constant(bias)) if computable else None
     return Step("linear", {"out_features": columns, "bias": bias is not None}, (x,), weights)
 
 
@@ -455,9 +455,9 @@ def _batch_norm(call: AtenCall) -> LoweringResult:
         return None
     names = ("weight", "bias", "running_mean", "running_var")
     weight, bias, mean, variance = (_constant(call.arguments.get(name)) for name in names)
-    known = len(call.out) in (2, 4) and mean is not None and variance is not None and (weight is not None or bias is None)
+    computable = len(call.out) in (2, 4) and mean is not None and variance is not None and (weight is not None or bias is None)
     bias = torch.zeros_like(weight) if weight is not None and bias is None else bias
-    weights = _drop_none(weight=weight, bias=bias, running_mean=mean, running_var=variance) if known else None
+    weights = _drop_none(weight=weight, bias=bias, running_mean=mean, running_var=variance) if computable else None
     numbers: dict[str, Attr] = {key: float(call.arguments[key]) for key in ("eps", "momentum")}
     return [Step("batch_norm", {**numbers, "affine": call.arguments["weight"] is not None}, (x,), weights)]
 

@@ -452,11 +452,11 @@ class TraceLowering:
             view = self._views[self._values.source(node, args[0])]
             out = self._values.shapes[node] if node in self._values.shapes else self._values.parts[node]
             reorder = _RULES.get(target, lambda *_, **__: None)
-            seen = reorder(view, self._values.shapes.get(args[0], ()), out, *args[1:], **kwargs)
-            if isinstance(seen, View):
-                return seen
-            if seen is not None:
-                return self._emit(node, [seen], [view], node.name, "plain")
+            effect = reorder(view, self._values.shapes.get(args[0], ()), out, *args[1:], **kwargs)
+            if isinstance(effect, View):
+                return effect
+            if effect is not None:
+                return self._emit(node, [effect], [view], node.name, "plain")
         require_supported(node not in self._values.parts, f"it gives several tensors, and `{target}` is not supported")
         table: dict[Any, Any] = FUNCTIONS if node.op == "call_function" else METHODS
         rule = table.get(node.target)
@@ -509,12 +509,12 @@ class TraceLowering:
         """Replace nodes among the arguments by their known values: numbers and parameters."""
         values = self._values
 
-        def known(node: fx.Node) -> Any:
+        def known_value(node: fx.Node) -> Any:
             if node in values.parameters:
                 return values.parameters[node]
             return node if node in self._views else values.constants.get(node, node)
 
-        return fx.node.map_aggregate(args, lambda a: known(a) if isinstance(a, fx.Node) else a)
+        return fx.node.map_aggregate(args, lambda a: known_value(a) if isinstance(a, fx.Node) else a)
 
     def _view(self, reader: fx.Node, value: Any) -> View:
         if not isinstance(value, fx.Node):

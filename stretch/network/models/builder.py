@@ -65,7 +65,7 @@ class Builder:
         current = self._free_name(name)
         self._root.add_module(current, module.eval())
         state = {key: item.to("meta") for key, item in module.state_dict().items()}
-        return self._record(self._graph.call_module(current, (x,)), lambda seen: functional_call(module, state, (seen,)))
+        return self._record(self._graph.call_module(current, (x,)), lambda tensor: functional_call(module, state, (tensor,)))
 
     def module_of(self, node: fx.Node) -> nn.Module | None:
         """Return the module that computes a node, if any."""
@@ -128,8 +128,8 @@ class Builder:
 
 def python_name(name: str) -> str:
     """Return a name that is valid in Python, because fx writes names into code."""
-    word = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
-    return word if word and not word[0].isdigit() else f"n_{word}"
+    cleaned = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
+    return cleaned if cleaned and not cleaned[0].isdigit() else f"n_{cleaned}"
 
 
 def shape_of(node: fx.Node) -> tuple[int, ...]:
@@ -311,11 +311,11 @@ def named_ends(path: Path, ends: Sequence[End]) -> tuple[End, ...]:
 
 def arguments(names: Sequence[str]) -> list[str]:
     """Return a unique, valid argument name in Python for each of a file's inputs; valid names stay."""
-    words = [python_name(name) for name in names]
-    words = [f"{item}_" if keyword.iskeyword(item) or item in _NAMES_IN_CODE else item for item in words]
+    valid_names = [python_name(name) for name in names]
+    valid_names = [f"{item}_" if keyword.iskeyword(item) or item in _NAMES_IN_CODE else item for item in valid_names]
     built: dict[int, str] = {}
-    for i in sorted(range(len(names)), key=lambda i: words[i] != names[i]):
-        built[i] = unique_name(words[i], set(built.values()).__contains__)
+    for i in sorted(range(len(names)), key=lambda i: valid_names[i] != names[i]):
+        built[i] = unique_name(valid_names[i], set(built.values()).__contains__)
     return [built[i] for i in range(len(names))]
 
 
@@ -366,10 +366,10 @@ def reading(path: Path, noun: str, hint: str | None = None, stated: Mapping[str,
         yield
     except (StretchError, *_MISFITS) as error:
         reason = error.message if isinstance(error, StretchError) else f"its attributes are not understood ({first_line(error)[:160]})"
-        own = error.hint if isinstance(error, StretchError) else None
+        own_hint = error.hint if isinstance(error, StretchError) else None
         statements = ", ".join(f"{name[:40]} {str(value)[:40]}" for name, value in list((stated or {}).items())[:_MAX_LISTED])
         raise StretchError(
-            f"{noun} of {path} cannot be read: {reason}{statements and f' (it states {statements})'}", own or hint
+            f"{noun} of {path} cannot be read: {reason}{statements and f' (it states {statements})'}", own_hint or hint
         ) from error
 
 

@@ -96,8 +96,8 @@ def load_model(
         if ":" in name and not name.startswith("timm:"):
             return _from_factory(name, trust_code, weights, generator if fit_statistics else None, input_shape)
     if Path(name).exists():
-        ways = f"give a file that ends in {', '.join(FILES)}, or `file.py:factory`; weights alone go to --weights"
-        raise UsageError(f"`{name}` is no file that a network is read from", ways)
+        hint = f"give a file that ends in {', '.join(FILES)}, or `file.py:factory`; weights alone go to --weights"
+        raise UsageError(f"`{name}` is no file that a network is read from", hint)
     raise UnknownNameError.among("model", name, [model_name for model_name, _ in model_names()])
 
 

@@ -728,9 +728,9 @@ class _TfliteLowering:
     def _results(self, operator: TfliteOperator, reads: list[Value], kinds: list[str]) -> list[Value]:
         if operator.code == "SHAPE" and isinstance(reads[0], TfliteView):
             return [np.array(reads[0].shape, np.int32)]
-        known, hint = operator.code in RULES, "convert the network with TFLite's own operators alone"
-        need(known or not operator.custom, "it is a custom operator, which is computed by code outside the file", hint)
-        need(known, "there is no rule for this operator")
+        has_rule, hint = operator.code in RULES, "convert the network with TFLite's own operators alone"
+        need(has_rule or not operator.custom, "it is a custom operator, which is computed by code outside the file", hint)
+        need(has_rule, "there is no rule for this operator")
         if not any(isinstance(read, TfliteView) for read in reads):
             return self._compute_constant(operator, reads, kinds)
         return list(self._apply_rule(operator, reads, self._name(operator), self._builder, kinds))

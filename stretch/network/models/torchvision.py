@@ -112,14 +112,14 @@ class RawDetector(nn.Module):
         super().__init__()
         self.proposes = not hasattr(detector, "head")
         self.backbone, self.head = detector.backbone, detector.rpn.head if self.proposes else detector.head
-        left = (
+        remainder = (
             "its maps and the results of its proposal head: proposals are chosen, and the heads of single regions are run, by the program that "
             "reads them, since how many regions there are depends on the picture"
             if self.proposes
             else "the results of its heads, one for each anchor: boxes are decoded and chosen by the program that reads them, as torchvision's "
             "`postprocess_detections` does"
         )
-        self.warnings = [f"`{name}` is taken from the picture to {left}"]
+        self.warnings = [f"`{name}` is taken from the picture to {remainder}"]
 
     def forward(self, x: Tensor) -> dict[str, Any]:
         """Return the heads' results for pictures (batch, 3, height, width); a two-stage detector adds its feature maps."""

@@ -35,8 +35,8 @@ def run_there(out: Output, board_target: BoardTarget, bundle: Bundle, options: R
     places = [f"{name}={target}" for name, target in options.mapping.items()]
     names = None if options.processors is None else ",".join(options.processors)
     chosen = {"map": places, "processors": names, "priority": options.priority}
-    taken = ("dsp_code", "trust_code", "in_flight", "recommended", "time_limit", "repeat", "warmup")
-    words = flags(out.quiet, **chosen, **{name: getattr(options, name) for name in taken})
+    passed_on = ("dsp_code", "trust_code", "in_flight", "recommended", "time_limit", "repeat", "warmup")
+    arguments = flags(out.quiet, **chosen, **{name: getattr(options, name) for name in passed_on})
     if options.input_file is not None:
         # a wrong file is reported before anything is copied
         read_npy(options.input_file, "input")
@@ -45,7 +45,7 @@ def run_there(out: Output, board_target: BoardTarget, bundle: Bundle, options: R
         copied = {"input": None if options.input_file is None else board.copy_file(folder, options.input_file)}
         given_files = {flag: path for flag, path in files.items() if path is not None}
         raw_answer = board.run(
-            ["run", bundle_there, *words, *flags(False, **copied, **{flag: flag for flag in given_files})], folder, out.note
+            ["run", bundle_there, *arguments, *flags(False, **copied, **{flag: flag for flag in given_files})], folder, out.note
         )
         answer = read_run_answer(raw_answer)
         for flag, path in given_files.items():
@@ -64,10 +64,10 @@ def measure_there(out: Output, target: BoardTarget, options: ProfileOptions) -> 
         raise StretchError(
             f"{folder / f'{name}.measurements'} has measurements already", "go on with them by --resume, or choose another --name or --out"
         )
-    words = flags(out.quiet, processors=list(options.processors), budget=options.budget, networks=options.most)
+    arguments = flags(out.quiet, processors=list(options.processors), budget=options.budget, networks=options.most)
     with open_board(target, out) as board:
         try:
-            answer = profile_there(board, name, folder, words, options.resume, out.note)
+            answer = profile_there(board, name, folder, arguments, options.resume, out.note)
         except KeyboardInterrupt:
             out.note(f"the measurements are kept on {target.host}; continue with --resume")
             raise
@@ -112,11 +112,11 @@ def profile_there(board: Board, name: str, out: Path, words: Sequence[str], resu
 
 def flags(quiet: bool, **values: Any) -> list[str]:
     """Return the arguments of a command line (`values`: by flag, with `_` for `-`; None and False are omitted, lists repeat a flag)."""
-    words = ["--quiet"] if quiet else []
+    arguments = ["--quiet"] if quiet else []
     for name, value in values.items():
         flag = f"--{name.replace('_', '-')}"
         if value is True:
-            words.append(flag)
+            arguments.append(flag)
         elif value is not None and value is not False:
-            words += [f"{flag}={element}" for element in (value if isinstance(value, list) else [value])]
-    return words
+            arguments += [f"{flag}={element}" for element in (value if isinstance(value, list) else [value])]
+    return arguments

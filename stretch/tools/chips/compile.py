@@ -197,9 +197,9 @@ def compile_signatures(model: Path, signatures: Sequence[str], chip: str, out: P
     with tempfile.TemporaryDirectory(prefix="nn-stretch-aot.") as folder:
         # The tool requires this file extension.
         compiled_file = Path(folder) / "made.tflite"
-        taken = _apply(toolchain, _sdk(toolchain, Path(folder) / "sdk"), model, sorted(indices.values()), chip, compiled_file)
+        counts = _apply(toolchain, _sdk(toolchain, Path(folder) / "sdk"), model, sorted(indices.values()), chip, compiled_file)
         for name, index in indices.items():
-            chosen, total, pieces = taken.get(index, (0, len(before[name][1]), 0))
+            chosen, total, pieces = counts.get(index, (0, len(before[name][1]), 0))
             if chosen < total or pieces != 1:
                 raise InfeasibleError(
                     f"signature `{name}`: LiteRT's plug-in takes {chosen} of {total} operators for {chip}, in {pieces} pieces; "

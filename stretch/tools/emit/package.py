@@ -186,20 +186,20 @@ class _ClassWriter:
 
     def _assignments(self, lines: list[_Line], outputs: list[str]) -> tuple[list[str], dict[str, str]]:
         """Return the lines of forward, and the final variables."""
-        left: dict[str, int] = {}
+        unread: dict[str, int] = {}
         for read in (*(line_read for line in lines for line_read in line.reads), *outputs):
-            left[read] = left.get(read, 0) + 1
+            unread[read] = unread.get(read, 0) + 1
         variables: dict[str, str] = {}
         for op in self.graph.inputs:
             variables[op.name] = self.sources[op.name] = _free_variable(variables.values())
-        for name in [op.name for op in self.graph.inputs if op.name not in left]:
+        for name in [op.name for op in self.graph.inputs if op.name not in unread]:
             del variables[name]
         run = []
         for line in lines:
             text = _with_names(line.expression, [variables[read] for read in line.reads])
             for read in line.reads:
-                left[read] -= 1
-            for read in [name for name in dict.fromkeys(line.reads) if not left[name]]:
+                unread[read] -= 1
+            for read in [name for name in dict.fromkeys(line.reads) if not unread[name]]:
                 del variables[read]
             variables[line.result] = _free_variable(variables.values())
             run.append(f"{variables[line.result]} = {text}")
@@ -219,9 +219,9 @@ def _with_names(expression: str, names: Sequence[str]) -> str:
 
 def _free_variable(taken: Iterable[str]) -> str:
     """Return the first free name of ``x``, ``y``, ``z``, ``x3`` …."""
-    there = set(taken)
-    names = ("x", "y", "z", *(f"x{i}" for i in range(3, len(there) + 4)))
-    return next(name for name in names if name not in there)
+    used = set(taken)
+    names = ("x", "y", "z", *(f"x{i}" for i in range(3, len(used) + 4)))
+    return next(name for name in names if name not in used)
 
 
 _HEAD = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
@@ -306,11 +306,11 @@ def _shared_attributes(weights: Sequence[SharedWeight], places: _Places, tensors
     """Return the groups of network attributes that share one tensor because operators share weights: whole weights, or equal parts."""
     groups: dict[tuple[int, str], list[list[str]]] = {}
     for number, weight in enumerate(weights):
-        for prefix, path in [(prefix, f"{prefix}{own.key(op, key)}") for op, key in weight.holders for prefix, own in places.get(op, ())]:
+        for prefix, path in [(prefix, f"{prefix}{text.key(op, key)}") for op, key in weight.holders for prefix, text in places.get(op, ())]:
             # bands of one image have no tensors of their own
             whole = path not in tensors or tensors[path].numel() == weight.size
             equal = groups.setdefault((number, "" if whole else prefix), [])
-            group = next((one for one in equal if path not in tensors or torch.equal(tensors[one[0]], tensors[path])), [])
+            group = next((paths for paths in equal if path not in tensors or torch.equal(tensors[paths[0]], tensors[path])), [])
             if not group:
                 equal.append(group)
             group.append(path)

@@ -84,10 +84,10 @@ def _layer(parts: list[str], number: int, noun: str) -> NcnnLayer:
     try:
         kind, name, reads, writes = parts[0], parts[1], int(parts[2]), int(parts[3])
         _check_blobs(parts[4:], reads, writes)
-        blobs, words = parts[4 : 4 + reads + writes], parts[4 + reads + writes :]
+        blobs, settings = parts[4 : 4 + reads + writes], parts[4 + reads + writes :]
         params: dict[int, Number | tuple[Number, ...]] = {}
-        for word in words:
-            key, _, value = word.partition("=")
+        for setting in settings:
+            key, _, value = setting.partition("=")
             params.update([_parameter(int(key), value)])
     except (ValueError, IndexError, OverflowError) as error:
         raise StretchError(f"{noun} is damaged: line {number} is no layer ({error})") from error
@@ -98,7 +98,7 @@ def _layer(parts: list[str], number: int, noun: str) -> NcnnLayer:
 
 def _check_blobs(rest: list[str], reads: int, writes: int) -> None:
     """Refuse a line with a wrong number of blobs; parameters, `id=value`, follow the blobs."""
-    blobs = sum(1 for word in rest if not _PARAMETER.fullmatch(word))
+    blobs = sum(1 for part in rest if not _PARAMETER.fullmatch(part))
     if reads < 0 or writes < 0 or blobs != reads + writes:
         raise ValueError(f"it states {reads} and {writes} blobs and has {blobs}")
 
@@ -330,8 +330,8 @@ def _concat(layer: NcnnLayer, reads: list[Blob]) -> list[Sequence[NcnnStep] | Bl
 def _slice(layer: NcnnLayer, reads: list[Blob]) -> list[list[NcnnStep]]:
     axis = layer.integer(1, 0) % (len(reads[0].shape) - 1) + 1
     size, start, cuts = reads[0].shape[axis], 0, []
-    for left, part in zip(range(len(layer.outputs), 0, -1), layer.integers(0), strict=True):
-        length = (size - start) // left if part == _SAME[0] else part
+    for remaining, part in zip(range(len(layer.outputs), 0, -1), layer.integers(0), strict=True):
+        length = (size - start) // remaining if part == _SAME[0] else part
         cuts.append(_cut(reads[0], axis, start, start + length))
         start += length
     return [[cut] for cut in cuts]

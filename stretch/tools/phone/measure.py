@@ -522,7 +522,7 @@ def pair(operators: Sequence[ProfiledOperator], kernels: Sequence[Kernel], order
     # a convolution of one pixel is a matrix product, so that it may have either kind
     interchangeable = {"conv", "linear"}
     same = len(multiplying) == len(lines) and all(
-        (own := _KINDS[kernel.cost.kind]) == kind or (kernel.cost.pixels == 1 and {own, kind} == interchangeable)
+        (expected := _KINDS[kernel.cost.kind]) == kind or (kernel.cost.pixels == 1 and {expected, kind} == interchangeable)
         for kernel, (kind, _) in zip(multiplying, lines, strict=True)
     )
     return [(kernel, line.ms) for kernel, (_, line) in zip(multiplying, lines, strict=True)] if same else []

@@ -158,7 +158,7 @@ def _matches(segment: Segment, source: OpGraph, removed: Sequence[Block]) -> Mat
         blocks = [block for block in segment.blocks if block.run == run]
         branch_blocks = [block for block in blocks if block.ops[0] in source.by_name]
         remaining = [block for block in blocks if block not in removed]
-        for own, other in zip(branch_blocks, remaining, strict=True):
-            if own is not other:
-                matches.update(zip(own.ops, other.ops, strict=True))
+        for branch_block, original_block in zip(branch_blocks, remaining, strict=True):
+            if branch_block is not original_block:
+                matches.update(zip(branch_block.ops, original_block.ops, strict=True))
     return matches

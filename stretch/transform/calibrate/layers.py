@@ -333,13 +333,13 @@ def collect_targets(
     original: Branch, original_inputs: Batches, fitted: int, looks: Iterable[LayerTarget]
 ) -> tuple[list[torch.Tensor], dict[LayerTarget, list[torch.Tensor]]]:
     """Run the original segment once and record the activations for the fits."""
-    rows_by_look: dict[LayerTarget, list[torch.Tensor]] = {look: [] for look in looks}
+    rows_by_look: dict[LayerTarget, list[torch.Tensor]] = {layer_target: [] for layer_target in looks}
     handles = [
-        original.get_submodule(look[0]).register_forward_hook(
-            lambda module, inputs, output, look=look: rows_by_look[look].append(rows_of(output, look[1]))
+        original.get_submodule(layer_target[0]).register_forward_hook(
+            lambda module, inputs, output, layer_target=layer_target: rows_by_look[layer_target].append(rows_of(output, layer_target[1]))
         )
-        for look in rows_by_look
-        if look[0] not in original.sources
+        for layer_target in rows_by_look
+        if layer_target[0] not in original.sources
     ]
     outputs = []
     try:
@@ -347,9 +347,9 @@ def collect_targets(
             if number == fitted:
                 for handle in handles:
                     handle.remove()
-            for look in rows_by_look:
-                if look[0] in original.sources and number < fitted:
-                    rows_by_look[look].append(rows_of(x, look[1]))
+            for layer_target in rows_by_look:
+                if layer_target[0] in original.sources and number < fitted:
+                    rows_by_look[layer_target].append(rows_of(x, layer_target[1]))
             outputs.append(original(x))
     finally:
         for handle in handles:

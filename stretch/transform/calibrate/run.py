@@ -85,13 +85,13 @@ def calibrate(
     if not calibration.lacks_blocks_alone:
         return calibration.fit_segments(near=False)[0]
     built = state_of(model)
-    errors, least = calibration.fit_segments(near=True)
+    errors, near_error = calibration.fit_segments(near=True)
     if not choices.extent:
         return errors
     near = state_of(model)
     model.load_state_dict(built)
     others, error = calibration.fit_segments(near=False)
-    if error < least:
+    if error < near_error:
         return others
     model.load_state_dict(near)
     return errors

@@ -49,8 +49,8 @@ def divide(images: Sequence[torch.Tensor], largest: int, synthetic: Sequence[tor
         together = together.contiguous(memory_format=torch.channels_last)
     size = max(1, (_GPU_BYTES if together.is_cuda else _CPU_BYTES) // largest)
     chosen = F.pad(chosen, (len(together) - len(chosen), 0))
-    fitted, held = (list(together[mask].split(size)) for mask in (~chosen, chosen))
-    return fitted + held, Split(len(fitted), int((~chosen).sum()))
+    fitted, held_batches = (list(together[mask].split(size)) for mask in (~chosen, chosen))
+    return fitted + held_batches, Split(len(fitted), int((~chosen).sum()))
 
 
 @dataclass(frozen=True)

@@ -63,15 +63,15 @@ def fold_constant(site: OnnxSite, x: Value, numbers: Value, *, scales: bool) -> 
     is_unscaled = x.meta.get(UNSCALED, False)
     per_output = isinstance(layer, nn.Linear) and numbers.shape == (layer.out_features,)
     rank, axis = len(shape_of(x)), -1 if isinstance(layer, nn.Linear) else 1
-    seen = numbers.reshape((1,) * (rank - numbers.ndim) + numbers.shape)
-    by_channel = seen.ndim == rank and seen.size in (1, shape_of(x)[axis]) and seen.size == seen.shape[axis]
+    aligned = numbers.reshape((1,) * (rank - numbers.ndim) + numbers.shape)
+    by_channel = aligned.ndim == rank and aligned.size in (1, shape_of(x)[axis]) and aligned.size == aligned.shape[axis]
     if (
         not by_channel
         or numbers.dtype.kind not in "fiu"
         or not (is_unscaled if scales else layer.bias is None and (is_unscaled or per_output))
     ):
         return None
-    channels = np.broadcast_to(seen.reshape(-1), (shape_of(x)[axis],)).astype(np.float32)
+    channels = np.broadcast_to(aligned.reshape(-1), (shape_of(x)[axis],)).astype(np.float32)
     weight = layer.weight.detach().numpy()
     bias: np.ndarray | None = channels
     if scales:
@@ -556,8 +556,8 @@ _DEFAULT_ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", 
 
 def _check_layer(site: OnnxSite, directions: int) -> None:
     """Refuse options that torch's layers do not compute."""
-    words = [value.decode(errors="replace") if isinstance(value, bytes) else str(value) for value in site.attrs.get("activations", ())]
-    need(words in ([], _DEFAULT_ACTIVATIONS[site.op] * directions), f"its activations are {words}")
+    names = [value.decode(errors="replace") if isinstance(value, bytes) else str(value) for value in site.attrs.get("activations", ())]
+    need(names in ([], _DEFAULT_ACTIVATIONS[site.op] * directions), f"its activations are {names}")
     if site.attrs.get("clip") or site.flag("layout") or site.flag("input_forget"):
         raise StretchError("it clips, couples its gates, or has its batch first")
     need(bool(site.op != "GRU" or site.flag("linear_before_reset")), "it resets before its product, and torch's behind it")

@@ -520,7 +520,7 @@ class Window:
             return self
         sides += [0] * (2 * axes - len(sides))
         before, behind = (
-            tuple(a + b for a, b in zip(sides[i::2][::-1], own, strict=True)) for i, own in enumerate((self.before, self.behind))
+            tuple(a + b for a, b in zip(sides[i::2][::-1], pads, strict=True)) for i, pads in enumerate((self.before, self.behind))
         )
         return replace(self, x=earlier, before=before, behind=behind)
 
@@ -657,12 +657,12 @@ RULES.update({"GlobalAveragePool": pooled_to_one, "GlobalMaxPool": partial(poole
 
 def nonnegative(x: fx.Node, builder: Builder, *, of_input: bool) -> bool:
     """Return whether no element of a tensor can be below zero; `of_input` says that the network's inputs have none."""
-    waiting, seen = [x], set()
+    waiting, visited = [x], set()
     while waiting:
         node = waiting.pop()
-        if node in seen or (node.op == "placeholder" and of_input) or _positive(node):
+        if node in visited or (node.op == "placeholder" and of_input) or _positive(node):
             continue
-        seen.add(node)
+        visited.add(node)
         if node.op == "call_module" and not isinstance(builder.module_of(node), _KEEPING_MODULES):
             return False
         if node.op in ("placeholder", "get_attr", "call_method") or (node.op == "call_function" and node.target not in _KEEPING):

@@ -520,13 +520,13 @@ class _Lowering:
         attrs = self._attributes(node)
         op = node.op_type if node.domain in _OWN else f"{node.domain}.{node.op_type}"
         function = RULES.get(op)
-        words = Attributes({key: _to_str(value) for key, value in attrs.items()})
+        settings = Attributes({key: _to_str(value) for key, value in attrs.items()})
         stored = [read for read in reads if not isinstance(read, fx.Node)]
         if len(stored) == len(reads):
             if function is None or not reads or op in SHAPES or op in QUANTISING:
                 return compute_constant(node, stored, attrs, self._opset)
-            constant = by_rule(function, OnnxSite(stored, op, "known", words, len(node.output), Builder((1,)), self._opset))
-            self._check_unread(node, words)
+            constant = by_rule(function, OnnxSite(stored, op, "known", settings, len(node.output), Builder((1,)), self._opset))
+            self._check_unread(node, settings)
             return constant
         if function is None:
             domain = "" if node.domain in _OWN else f" of the domain `{_RUNTIME}`"
@@ -539,8 +539,8 @@ class _Lowering:
                 shared.dequantize(read) if isinstance(read, np.ndarray) and read.dtype == shared.zero_point.dtype else read
                 for read in reads
             ]
-        built = function(OnnxSite(reads, op, name, words, len(node.output), self._builder, self._opset, quants))
-        self._check_unread(node, words)
+        built = function(OnnxSite(reads, op, name, settings, len(node.output), self._builder, self._opset, quants))
+        self._check_unread(node, settings)
         results = built if isinstance(built, Sequence) else [built]
         if shared is not None:
             return [
