@@ -1,7 +1,7 @@
 """Plots of records as SVG: `python -m experiments.plot` draws all of `PLOTS` and `LINES`.
 
-There are two kinds: dots on a shared axis, one per row, with their intervals if there are any, so
-that rows can be compared without colour; and lines over the rows' numbers, one per column.
+There are two kinds. Dots are on a shared axis, one per row, with their intervals if there are any, so
+that rows can be compared without colour. Lines show the rows' numbers, one line per column.
 """
 
 import sys

@@ -176,11 +176,11 @@ def _max_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Va
 def _mean_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
     """Write a mean pooling; TFLite divides by the number of elements inside the image.
 
-    Padding that counts is made explicit, so that it is inside the image; other padding is
+    Padding that counts is made explicit, so that it is inside the image. Other padding is
     left to SAME, of which only the required windows are kept. A window is therefore
     computed in the same way at any position, and in a band of rows as in the whole image. If SAME
-    has no such windows, each window is multiplied by the ratio of the divisors, in reals:
-    a factor would magnify the rounding of the mean, and in int8 its scale would
+    has no such windows, each window is multiplied by the ratio of the divisors, in reals.
+    In int8, the factor would magnify the rounding of the mean, and its scale would
     depend on the set of windows.
     """
     image = source.graph.input_shapes(op)[0]

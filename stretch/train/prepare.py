@@ -301,9 +301,9 @@ def load_trained(model: BranchedModel, file: Path) -> BranchedModel:
 
 
 def initialise(model: nn.Module) -> nn.Module:
-    """Initialise every convolution by He et al. 2015, whatever built the model.
+    """Initialise every convolution by He et al. 2015, whichever code built the model.
 
-    The convolution of a join has neither a batch norm nor an activation after it, so it keeps the variance of its input; otherwise the
+    The convolution of a join has neither a batch norm nor an activation after it, so it keeps the variance of its input. Otherwise the
     activations grow at every join, and training diverges.
     """
     for name, module in model.named_modules():

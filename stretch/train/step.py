@@ -29,7 +29,7 @@ def weighted_distill_loss(scores: torch.Tensor, teacher: torch.Tensor, labels: t
     """Return the soft-label loss with lower weights where the student is already better (Zhou et al. 2021, eq. 10), as in paper 003.
 
     A sample's weight is 1 − exp(−s / t), where s and t are the cross-entropies of student
-    and teacher to the label: near one while the student is far behind its teacher, near
+    and teacher to the label. It is near one while the student is far behind its teacher, near
     zero once it is ahead. No gradient flows through the weights.
     """
     with torch.no_grad():
@@ -101,7 +101,7 @@ def make_optimizer(parameters: Iterable[torch.Tensor], config: TrainConfig, rate
 class MeanWeights:
     """The running mean of a network's weights and statistics (Polyak averaging).
 
-    The weight of the previous mean grows to `decay` as (1 + n) / (10 + n) in the first steps,
+    The weight of the previous mean is (1 + n) / (10 + n) in the first steps, up to `decay`,
     so that the initial weights are forgotten quickly and short runs have a useful mean.
 
     Attributes:

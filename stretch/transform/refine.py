@@ -44,7 +44,7 @@ WARMUP_STEPS = 3
 class ReplayedStep:
     """A step that reads and writes the same tensors each time.
 
-    On a GPU it is recorded as a CUDA graph after a few runs, and replayed from then on: this is faster than launching the thousand small
+    On a GPU it is recorded as a CUDA graph after a few runs and then replayed, which is faster than launching the thousand small
     kernels of a network one by one. On other devices it is called.
 
     Args:
@@ -504,14 +504,14 @@ def refine(
     Random views of the images (`Views`) are drawn for each step, and the original computes their targets.
     The images that calibration held back are held back here too. The best state on them is kept, which may be
     the first one, so that the network never gets worse on them. While each segment is refined alone,
-    batch norms normalise by the present batch, so that large steps suit all layers; for evaluations they use the statistics
+    batch norms normalise by the present batch, so that large steps suit all layers. For evaluations they use the statistics
     of the images. When all segments are refined together, statistics are fixed and steps are small. If processors compute in
     int8, the last steps and their evaluations use the rounded network. Segments before the
     first that differs are not changed.
 
     Args:
         model: Network, preferably calibrated; changed in place, in evaluation mode afterwards, on its device.
-        images: Images to fit to. If there are synthetic ones, half of the views show them; they are never held back, give no statistics.
+        images: Images to fit to. If given, half of the views show synthetic ones, which are never held back and give no statistics.
         settings: Minutes or steps must be given.
         progress: Called regularly with the completed share.
         checkpoint: Written regularly. If it has the state of an interrupted refinement of the same network, images and settings,

@@ -1,6 +1,6 @@
 """Images synthesised from a trained network, by the information that its batch norms and its classifier have on the training images.
 
-Yin et al. 2020, "Dreaming to distill: data-free knowledge transfer via DeepInversion": noise is optimised until the network
+Yin et al. 2020, "Dreaming to distill: data-free knowledge transfer via DeepInversion". Noise is optimised until the network
 predicts a class with confidence and the statistics in each batch norm are those of the training images. As for ImageNet in the
 paper, the first steps are at half the size.
 """

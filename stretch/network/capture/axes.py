@@ -1,6 +1,6 @@
 """Tensors seen as axes over the images, channels and pixels of a feature map.
 
-Tokens, windows and heads are a feature map in another order: N×P×C has its channels
+Tokens, windows and heads are a feature map in another order. N×P×C has its channels
 last, a window is some rows and some columns, a head is some channels. So each axis
 of a tensor is a product of *factors*, each of which steps through images,
 channels or pixels of the map. Reshaping splits and merges factors, permuting moves

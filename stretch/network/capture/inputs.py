@@ -1,4 +1,4 @@
-"""Inputs of a network (one tensor, or several by the names of its forward's arguments), and hooks, which torch calls besides its code."""
+"""Inputs of a network (one tensor, or several by the names of its forward's arguments), and hooks, which torch calls with its modules."""
 
 import contextlib
 import inspect

@@ -150,7 +150,7 @@ class Captured:
 
     @property
     def opaque(self) -> tuple[str, ...]:
-        """Names of the operators that no family describes: nothing scales or divides them."""
+        """Names of the operators that belong to no family and cannot be scaled or divided."""
         return tuple(op.name for op in self.graph.ops if op.kind == "opaque")
 
 

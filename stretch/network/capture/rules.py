@@ -183,7 +183,7 @@ def call_family_rule(call: AtenCall, rule: FunctionRule, *ignored: str) -> Lower
 
 
 def _to_python(value: Any) -> Any:
-    """Convert an argument to what functions of torch take; a stored tensor is replaced by itself or by an empty one of its shape."""
+    """Convert an argument for functions of torch; a stored tensor becomes itself, or an empty tensor of its shape if it is unknown."""
     if not isinstance(value, AtenValue) or value.op:
         return value
     return torch.empty(value.shape, device="meta") if value.tensor is None else value.tensor

@@ -395,8 +395,8 @@ def finish_network(
 
     Its attribute `own_file` is an `OwnNetwork` if the file itself can be run as a reference.
 
-    Its attribute `input_shape` is the shape of its input, batch first, or for several inputs a table of shapes by the names of its
-    forward's arguments; its attribute `warnings` holds sentences for the user.
+    Its attribute `input_shape` is the shape of its input, batch first, or a table of several shapes by the names of its
+    forward's arguments. Its attribute `warnings` holds sentences for the user.
     """
     (output,) = network.graph.find_nodes(op="output")
     need(any(node.op not in ("placeholder", "get_attr") for node in output.all_input_nodes), f"{path} computes nothing from its input")

@@ -155,7 +155,7 @@ def _from_factory(
 def _from_module(
     name: str, module: "nn.Module", weights: str, generator: "torch.Generator | None", detail: str, shape: "InputShapes | None" = None
 ) -> LoadedModel:
-    """Load a module that came with its own weights; without `shape`, its input shape is its own statement."""
+    """Load a module that came with its own weights; without `shape`, the input shape is the module's own statement."""
     shape, read = _input_shape(module) if shape is None else shape, stated_preprocessing(module, name)
     if weights == "default":
         return LoadedModel(module, name, shape, "given", detail, read, list(getattr(module, "warnings", [])))

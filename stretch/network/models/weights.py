@@ -143,7 +143,7 @@ _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 def settle(module: nn.Module, input_shape: InputShapes, generator: torch.Generator) -> None:
     """Give every batch norm the statistics of its input, and its own random scale and shift.
 
-    Scales are drawn from 0.8 to 1.2 and shifts from −0.1 to 0.1: with the
+    Scales are drawn from 0.8 to 1.2 and shifts from −0.1 to 0.1. With the
     usual 1 and 0 (or 0 and 0 at the end of a residual block) mistakes in them
     would not change any output. Layers whose weights are all 0, such as the
     classifiers of some transformers, get weights of deviation 1 over the root

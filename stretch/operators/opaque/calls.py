@@ -1,7 +1,7 @@
 """Calls of torch's own operators (ATen) as text, which compute an operator that belongs to no family.
 
 The text may come from an untrusted file. Therefore only functions of `torch.ops.aten` are
-allowed, by name and overload, that compute tensors from tensors: none that writes into
+allowed, by name and overload, that compute tensors from tensors. None of them writes into
 its inputs, draws random numbers or reads anything else. Their arguments are
 plain numbers, strings and lists, and their results are checked without data before
 anything is computed.

@@ -1,7 +1,7 @@
 """The output of torch's ONNX exporter for calls of torch's operators, cut into one piece per operator.
 
 The exporter takes seconds for any input, so all calls of a graph go
-through it at once, and its output is cached: the files of a bundle share the same calls.
+through it at once. Its output is cached, because the files of a bundle share the same calls.
 """
 
 import contextlib

@@ -445,8 +445,8 @@ def read_ncnn(path: str | Path, input_shape: InputShapes | None = None) -> OpGra
 
     Raises:
         UsageError: If shapes are given by name, or for several inputs.
-        StretchError: If the file cannot be read, is damaged, states no size of its input and none is
-            given, or has a layer that does not fit its input; the message has the line.
+        StretchError: If the file cannot be read, is damaged, lacks a size of its input without one being
+            given, or has a layer that does not fit its input. The message has the line.
     """
     path = Path(path)
     sizes = tuple(operator.index(size) for size in input_shape or () if isinstance(size, SupportsIndex))

@@ -27,9 +27,9 @@ def choose_blocks(
 ) -> list[Matches]:
     """Choose the blocks of the original for each branch such that the segment's error is small.
 
-    Blocks are removed from the original one by one, each time the block without which the remaining segment predicts the output best
-    by a linear map, as a join does. If a join adds up, or if the next segment reads all backbones together, branches
-    are chosen in order, each given those before it, so that they complement each other. The design sets the number of blocks
+    Blocks are removed from the original one by one. Each step removes the block without which the remaining segment predicts the output
+    best by a linear map, as a join does. Branches are chosen in order, each given those before it, if a join adds up or the next
+    segment reads all backbones together, so that they complement each other. The design sets the number of blocks
     per run; blocks that change the shape always stay, and runs of different blocks are left unchanged.
     """
     left_out = [_dropped_counts(segment, source) for source in sources]

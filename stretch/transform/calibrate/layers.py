@@ -199,7 +199,7 @@ class Regression:
         """Return the weights W and biases b that fit the outputs best, and stay near `prior` where the inputs have little variance.
 
         Minimises mean|y − W x − b|² + λ|W − prior|², with λ the mean square of an input times
-        `ridge` + inputs / (10 · rows): with few rows the result stays closer to the prior.
+        `ridge` + inputs / (10 · rows). With few rows the result stays closer to the prior.
         """
         count, inputs = self._seen.count, self._inputs
         mean_x, mean_y = self._seen.mean().tensor_split([inputs], 1)
@@ -261,8 +261,8 @@ class _LayerGoal:
 class BranchFit:
     """The layers of one branch, each to be fitted to the original's value after its tail.
 
-    If the tail ends in an addition whose other input is already computed, the target
-    is the original's sum minus that input: the last layer of a residual block then
+    If the tail ends in an addition whose other input is already computed, that input is
+    subtracted from the target. The last layer of a residual block then
     corrects the error of the skip connection. A layer with fewer rows than inputs is
     not fitted, because inherited weights are better than overfitted ones.
 

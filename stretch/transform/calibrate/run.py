@@ -54,9 +54,9 @@ def calibrate(
     Segment by segment, the model reads its own input and is fitted to the
     original's output. A segment that already computes the same is not changed. Otherwise
     the best of these candidates is kept: the segment as built; with new batch-norm statistics
-    and joins; with every layer and the joins fitted, once per assignment of the original's
+    and joins; with all layers and joins fitted, for each assignment of the original's
     blocks to the branches. All fits are ridge regressions. A network that only lacks
-    blocks is fitted in two ways: in all segments, and only in the runs that lack a block;
+    blocks is fitted twice: in all segments, and only in the runs that lack a block. Then
     the result with the smaller final error is kept.
 
     The model's device holds about six activations of all images, and sums of products.

@@ -44,8 +44,8 @@ class Elimination:
     """A linear layer whose inputs are removed, with the remaining weights refitted each time.
 
     Removing some inputs costs the squared error that remains after refitting. It is known without
-    refitting: wᵀ [H⁻¹]⁻¹ w, with these inputs' block of the inverse of the inputs' covariance H (optimal brain surgeon: Hassibi and Stork
-    1993; for channels of a network the criterion of ThiNet, Luo et al. 2017, and of He et al. 2017).
+    refitting: wᵀ [H⁻¹]⁻¹ w, with these inputs' block of the inverse of their covariance H (optimal brain surgeon, Hassibi and Stork
+    1993). For channels of a network it is the criterion of ThiNet (Luo et al. 2017) and of He et al. 2017.
 
     The inverse is not changed and may be shared: the changes by removals are kept as a factor with one row per removed input.
 
@@ -203,8 +203,8 @@ class ChannelChoice:
 
     From the end of a segment to its beginning, each group of channels loses the ones whose removal, after refitting, costs the
     layers that read them least (`Elimination`). Of these layers' outputs, only kept channels count.
-    Batch norms are folded into the layers. A backbone is read by the branch's own layers and by its part of the join:
-    if joins add up, that part needs only the channels that the branches before it do not provide.
+    Batch norms are folded into the layers. A backbone is read by the branch's own layers and by its part of the join.
+    If joins add up, that part needs only the channels that earlier branches do not provide.
     Concatenated backbones stay, because the next segment was built for them, and so do channels that a slice selects.
 
     Args:
@@ -458,7 +458,7 @@ class Candidate(NamedTuple):
 class FittedSegment(NamedTuple):
     """Result of the calibration of a segment."""
 
-    before: float  # Error as it was built.
+    before: float  # Error of the segment as built.
     after: float  # Error of the best candidate.
     outputs: list[torch.Tensor]  # Outputs of the calibrated segment, in batches.
     targets: list[torch.Tensor]  # Outputs of the original segment, in batches.
