@@ -53,7 +53,7 @@ class Runner:
 
 
 def forget_own_tuning(core: int, empty: str) -> None:
-    """Ignore schedules that were tuned on this machine, for the remaining process; the driver keeps its compiled kernels.
+    """Ignore schedules that were tuned on this machine, until the process ends; the driver keeps its compiled kernels.
 
     Args:
         core: Core of the device.

@@ -207,7 +207,7 @@ def measure(job: Job, weights: Path, images: Path, end: float) -> Row:
         "best_single_ms": round(planned.best_single.ms, 3),
         "speedup": round(planned.best_single.ms / ms, 3),
     }
-    row |= {"macs_ratio": round(model.graph.macs / network.graph.macs, 4), "segments": _described(design)}
+    row |= {"macs_ratio": round(model.graph.macs / network.graph.macs, 4), "segments": _design_text(design)}
     row |= agreement(network.captured, model, result.held_back, "built")
     start = time.perf_counter()
     calibrate(model, network.captured, fitted, choices=ChoiceSettings(job.channels, job.blocks))
@@ -222,7 +222,7 @@ def measure(job: Job, weights: Path, images: Path, end: float) -> Row:
     return row
 
 
-def _described(design: Any) -> str:
+def _design_text(design: Any) -> str:
     """Return the segments that differ from the original's, with depths and widths."""
     parts = [
         f"{part.name}: " + " ".join(f"{b.processor} {b.depth}×{b.width}" for b in part.branches)
@@ -233,7 +233,7 @@ def _described(design: Any) -> str:
 
 
 def run_all(options: argparse.Namespace) -> None:
-    """Run all jobs in parallel; refinements continue until the time is over, with the time that the others leave."""
+    """Run all jobs in parallel; refinements continue until the time is over, on the GPU time that other jobs leave."""
     os.environ["OMP_NUM_THREADS"] = "2"
     end = time.monotonic() + options.seconds
     jobs = [(job, options.weights, options.images, end) for job in (AT_LENGTH if options.at_length else JOBS)]

@@ -66,7 +66,7 @@ def measure(network: str, weights: Path, images: Path, count: int, until_s: floa
     net, _, result = opened(NETWORKS[network], weights, images, FITTED, HELD_BACK + CHECKED)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     fitted = [batch.to(device) for batch in result.fitted]
-    for_sensitivity, checked = _parted(torch.cat(result.held_back).to(device))
+    for_sensitivity, checked = _divide(torch.cat(result.held_back).to(device))
     space = _space(net.graph, load_device(DEVICE), PlanConfig(processors=PROCESSORS, **LOOSE))
     tell("loaded")
     sensitivity = measure_sensitivity(net.captured, space, fitted, for_sensitivity, count, progress=tell)
@@ -94,7 +94,7 @@ def measure(network: str, weights: Path, images: Path, count: int, until_s: floa
     }
 
 
-def _parted(photographs: "Tensor") -> "tuple[list[Tensor], list[Tensor]]":
+def _divide(photographs: "Tensor") -> "tuple[list[Tensor], list[Tensor]]":
     """Divide the photographs into those for measuring sensitivity and those for checking, both spread over all, in batches."""
     import torch
 

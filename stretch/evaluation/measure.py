@@ -60,7 +60,7 @@ def share_of(total: float, images: int) -> Share:
     """Return a share with Wilson's score interval (1927), which stays between 0 and 1 and also covers small counts.
 
     If an image may count in part, as in the overlap of two lists, the
-    interval is wider than necessary: a number between 0 and 1 varies no
+    interval is wider than necessary. A number between 0 and 1 varies no
     more than a binary one with the same mean.
     """
     n, p = images, total / images
@@ -246,8 +246,8 @@ class LabelledFiles:
 def find_images(path: Path, outputs: int, names: Path | None = None, *, labelled: bool = True) -> LabelledFiles:
     """Find the images of a folder of class folders, a table of files and labels, or a folder without labels.
 
-    A class is assigned to an output of the network by `names`, else by a folder
-    with the number of an output as its name, else by the order of the names if
+    Each class needs an output of the network. `names` assigns it, else a folder
+    with the number of an output as its name, else the order of the names if
     there are as many classes as outputs.
     """
     if path.suffix.lower() in _TABLES and path.is_file():

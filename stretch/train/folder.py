@@ -1,4 +1,4 @@
-"""The folder of a run: recipe, log and checkpoints, written atomically; tensors as safetensors files, other data as JSON in their head."""
+"""The folder of a run: recipe, log and checkpoints, written atomically; tensors are safetensors files, with other data in their headers."""
 
 import contextlib
 import csv
@@ -216,7 +216,7 @@ class Log:
                 raise MissingBackendError(
                     "TensorBoard is not installed", f"{install_line('train')}, or --set keep.tensorboard=false"
                 ) from error
-            with _telling(folder.path):
+            with _file_in_errors(folder.path):
                 self._events = SummaryWriter(str(folder.path / "tensorboard"))
 
     def restart(self, rows: list[Epoch]) -> None:
@@ -235,7 +235,7 @@ class Log:
         """Write the row of one epoch."""
         values = {"epoch": row.epoch, "loss": row.loss, "accuracy": row.accuracy, "seconds": row.seconds, "agreement": row.agreement} | more
         new = not self.path.exists()
-        with _telling(self.path):
+        with _file_in_errors(self.path):
             with self.path.open("a", newline="") as file:
                 writer = csv.writer(file)
                 if new:
@@ -249,12 +249,12 @@ class Log:
     def close(self) -> None:
         """Write pending events, and close the files."""
         if self._events is not None:
-            with _telling(self.path):
+            with _file_in_errors(self.path):
                 self._events.close()
 
 
 @contextlib.contextmanager
-def _telling(path: Path) -> Iterator[None]:
+def _file_in_errors(path: Path) -> Iterator[None]:
     """Add the file's name to a write error."""
     try:
         yield

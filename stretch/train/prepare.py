@@ -244,14 +244,14 @@ def prepare(recipe: Recipe, folder: Path, *, trust_code: bool = False) -> Traini
     def shape(loaded: LoadedModel) -> tuple[int, ...]:
         size = recipe.data.size
         if not is_shape(loaded.input_shape) or len(loaded.input_shape) != 4:
-            raise _several(loaded.name)
+            raise _unsupported_network(loaded.name)
         return (1, loaded.input_shape[1], size, size) if size else tuple(loaded.input_shape)
 
     # designs name their model
     network = read_network(recipe.model, shape, weights=recipe.weights, seed=recipe.train.seed, trust_code=trust_code).portable
     loaded, captured = network.loaded, network.captured
     if len(captured.graph.outputs) > 1 or len(captured.graph.inputs) > 1 or not captured.returned.is_single_tensor:
-        raise _several(loaded.name)
+        raise _unsupported_network(loaded.name)
     warnings = list(loaded.warnings)
     if recipe.classes:
         captured = replace_head(captured, recipe.classes, recipe.train.seed)
@@ -266,7 +266,7 @@ def prepare(recipe: Recipe, folder: Path, *, trust_code: bool = False) -> Traini
     return job
 
 
-def _several(name: str) -> UsageError:
+def _unsupported_network(name: str) -> UsageError:
     return UsageError(
         f"networks of one image in and one tensor out are trained, and `{name}` is another",
         "train `Branched.model` with a loss of your own, then save it as a bundle",

@@ -98,7 +98,7 @@ class SandwichStep(TrainingStep):
         #: Images and labels of the step, in the memory that captured graphs read.
         self._x = self._labels = torch.empty(0, device=device)
         self._soft: torch.Tensor | None = None
-        self._teach: torch.cuda.CUDAGraph | None = None
+        self._teacher_graph: torch.cuda.CUDAGraph | None = None
         if not sandwich.largest and sandwich.inplace > 0 and teacher is None:
             raise StretchError("without its largest subnet a supernet needs a teacher", "set sandwich.largest = true, or name a teacher")
         model.flat.grad = torch.zeros_like(model.flat)
@@ -115,10 +115,10 @@ class SandwichStep(TrainingStep):
         else:
             self._x = x
         self._labels.copy_(labels)
-        if self._teach is not None:
-            self._teach.replay()
+        if self._teacher_graph is not None:
+            self._teacher_graph.replay()
         else:
-            self._ask()
+            self._compute_teacher_scores()
         grad = self.supernet.flat.grad
         assert grad is not None
         grad.zero_()
@@ -141,7 +141,7 @@ class SandwichStep(TrainingStep):
 
     def _start(self, x: torch.Tensor, labels: torch.Tensor) -> None:
         self._x, self._labels = x.clone(), labels.clone()
-        self._ask()
+        self._compute_teacher_scores()
         flat = self.supernet.flat.detach()
         largest = SubnetWork(self.supernet.subnets[0], flat, self._loss_on_labels, self.scale_loss, self.config)
         self.works = [
@@ -154,12 +154,12 @@ class SandwichStep(TrainingStep):
                 for work in self.works if self.sandwich.largest else self.works[1:]:
                     work.capture(self._x)
                 if self.teacher is not None:
-                    self._teach = torch.cuda.CUDAGraph()
-                    with torch.cuda.graph(self._teach):
-                        self._ask()
+                    self._teacher_graph = torch.cuda.CUDAGraph()
+                    with torch.cuda.graph(self._teacher_graph):
+                        self._compute_teacher_scores()
 
     @torch.no_grad()
-    def _ask(self) -> None:
+    def _compute_teacher_scores(self) -> None:
         """Compute the teacher's scores into the memory that the losses read."""
         if self.teacher is None:
             return

@@ -234,14 +234,14 @@ class BranchedSegment(nn.Module):
             output: torch.Tensor = self._whole[0].train(self.training)(x)
             return output
         if self.placed:
-            return self._handing_on(x)
+            return self._run_portions(x)
         if self.parallel and x.is_cuda and len(self.order) > 1:
-            outputs = self._side_by_side(x)
+            outputs = self._run_on_streams(x)
         else:
             outputs = [self.get_submodule(name)(x) for name in self.order]
         return outputs[0] if len(outputs) == 1 else self.join(*outputs)
 
-    def _handing_on(self, x: torch.Tensor) -> torch.Tensor:
+    def _run_portions(self, x: torch.Tensor) -> torch.Tensor:
         """Run portions in order, each on its inputs from the others."""
         values = {self.start: x}
         for name in self.order:
@@ -251,7 +251,7 @@ class BranchedSegment(nn.Module):
             values.update(zip(portion.results, written if len(portion.results) > 1 else (written,), strict=True))
         return values[self.end]
 
-    def _side_by_side(self, x: torch.Tensor) -> list[torch.Tensor]:
+    def _run_on_streams(self, x: torch.Tensor) -> list[torch.Tensor]:
         """Run the first branch on the current stream and the others at the same time."""
         current = torch.cuda.current_stream(x.device)
         if not self._streams:

@@ -29,7 +29,7 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Map
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(_apart(tensors), partial, metadata=dict(metadata or {}))
+        save_file(_without_shared_memory(tensors), partial, metadata=dict(metadata or {}))
         with partial.open("rb") as stream:
             os.fsync(stream.fileno())
         partial.replace(path)
@@ -74,7 +74,7 @@ def errors_as_damaged(path: Path, hint: str) -> Iterator[None]:
         raise StretchError(f"{path} is no whole checkpoint: {(str(error).splitlines() or [''])[0]}", hint) from error
 
 
-def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _without_shared_memory(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return contiguous copies where tensors share memory, as the format requires: bands of rows share weights, other tensors are views."""
     copies: dict[str, torch.Tensor] = {}
     addresses: set[int] = set()

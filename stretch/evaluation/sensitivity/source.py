@@ -77,7 +77,7 @@ def trials(space: DesignSpace, number: int) -> list[Trial]:
     """Return options of every segment that may be stretched, including merged stages: first the fastest, then the most different ones."""
     rounds: list[list[Trial]] = [[] for _ in range(number)]
     for first, groups in sorted(_stretched_options(space), key=lambda entry: entry[1][0].span):
-        for place, trial in enumerate(_different(space, first, groups, number)):
+        for place, trial in enumerate(_select_different(space, first, groups, number)):
             rounds[place].append(trial)
     return [trial for round_trials in rounds for trial in round_trials]
 
@@ -90,16 +90,16 @@ def _stretched_options(space: DesignSpace) -> Iterator[tuple[int, list[SegmentOp
             yield first, [group for group in scaled if group.span == span]
 
 
-def _different(space: DesignSpace, first: int, groups: Sequence[SegmentOptions], count: int) -> list[Trial]:
+def _select_different(space: DesignSpace, first: int, groups: Sequence[SegmentOptions], count: int) -> list[Trial]:
     """Return options that are fast and differ from each other."""
-    options = [(group, index) for group in groups for index in _takeable(group)]
+    options = [(group, index) for group in groups for index in _allowed_indices(group)]
     if not options:
         return []
     # for each combination the time with its input on the most favourable processor
     fastest = {id(group): np.where(group.allowed, group.ms, np.inf).min(axis=0) for group in groups}
     ms = np.array([fastest[id(group)][index] for group, index in options])
     fast = ms <= FAST * ms.min()
-    rows = np.concatenate([option_features(group, tuple(SEGMENT_FEATURES))[_takeable(group)] for group in groups])
+    rows = np.concatenate([option_features(group, tuple(SEGMENT_FEATURES))[_allowed_indices(group)] for group in groups])
     spread = rows.std(0)
     rows = rows / np.where(spread > 0, spread, 1.0)
     chosen = [int(np.argmin(ms))]
@@ -113,7 +113,7 @@ def _different(space: DesignSpace, first: int, groups: Sequence[SegmentOptions],
     return [Trial(*options[i], first) for i in chosen]
 
 
-def _takeable(group: SegmentOptions) -> NDArray[np.int64]:
+def _allowed_indices(group: SegmentOptions) -> NDArray[np.int64]:
     """Return the indices of the combinations that are allowed and compute about as much as the segment."""
     ratio = group.macs / group.segment.graph.macs
     indices: NDArray[np.int64] = np.flatnonzero(group.allowed.any(axis=0) & (ratio >= NEAR[0]) & (ratio <= NEAR[1]))
@@ -140,14 +140,14 @@ def _random(space: DesignSpace, rng: np.random.Generator) -> tuple[tuple[Segment
     at, macs = 0, 0
     runs: dict[int, list[list[SegmentOptions]]] = {}
     for first, groups in _stretched_options(space):
-        usable = [group for group in groups if len(_takeable(group))]
+        usable = [group for group in groups if len(_allowed_indices(group))]
         if usable:
             runs.setdefault(first, []).append(usable)
     while at < len(space.segments):
         if at in runs and rng.random() < 0.5:
             groups = runs[at][rng.integers(len(runs[at]))]
             group = groups[rng.integers(len(groups))]
-            index = int(rng.choice(_takeable(group)))
+            index = int(rng.choice(_allowed_indices(group)))
         else:
             group, index = next(options for options in space.options[at] if not options.branched), 0
         parts += group.designs(index, space.costs)

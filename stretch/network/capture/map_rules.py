@@ -125,7 +125,7 @@ class _AttentionOperand:
         return prod(factor.size for factor in self.axes.axes[-2])
 
 
-def _part(maps: Maps, value: AtenValue, order: Sequence[int]) -> _AttentionOperand:
+def _attention_operand(maps: Maps, value: AtenValue, order: Sequence[int]) -> _AttentionOperand:
     """Return a tensor as queries, keys or values, whose tokens are pixels and whose heads are channels."""
     op, axes = maps.gather(maps.value(value.op, require(maps.axes_of(value)).permute(order), value))
     require_that(all(f.of == "pixel" for f in axes.axes[-2]) and all(f.of == "channel" for f in axes.axes[-1]))
@@ -173,13 +173,13 @@ def _split_scale(maps: Maps, name: str) -> tuple[str, float]:
 
 
 @_rule("scaled_dot_product_attention")
-def _own_attention(maps: Maps, call: AtenCall) -> Result:
+def _torch_attention(maps: Maps, call: AtenCall) -> Result:
     """Map torch's own attention operator."""
     arguments, mask = call.arguments, call.arguments.get("attn_mask")
     named = [arguments[name] for name in ("query", "key", "value")]
     require_that(all(item.op and len(item.shape) > 2 for item in named))
     require_that(not any(arguments.get(name) for name in ("is_causal", "enable_gqa", "dropout_p")))
-    query, key, value = (_part(maps, item, range(len(item.shape))) for item in named)
+    query, key, value = (_attention_operand(maps, item, range(len(item.shape))) for item in named)
     scale = arguments.get("scale")
     scores = Scores(_scores(query, key), float(named[0].shape[-1] ** -0.5 if scale is None else scale))
     if mask is not None:
@@ -250,7 +250,7 @@ def _product(call: AtenCall, scores: Axes | None = None) -> _Product:
 def written_out(maps: Maps, chain: Sequence[AtenCall]) -> AtenValue:
     """Map attention that is written as two products with a softmax between."""
     product = _product(chain[0])
-    left, right = (_part(maps, value, product.order(side, summed_last=True)) for side, value in enumerate(product.operands))
+    left, right = (_attention_operand(maps, value, product.order(side, summed_last=True)) for side, value in enumerate(product.operands))
     _require_same_factors(left.leading, right.leading)
     scores = Scores(_scores(left, right).permute(product.result_order(0)))
     for before, call in pairwise(chain[:-1]):
@@ -272,12 +272,12 @@ def _follow_call(scores: Scores, call: AtenCall, before: fx.Node) -> None:
         require_that(over[0].size == prod(f.size for f in scores.axes.factors(over[0].of)))
         scores.softened = over[0].of
     elif name in ("add", "sub", "mul", "div"):
-        _change(scores, call, call.node.args[0] is before)
+        _apply_constant(scores, call, call.node.args[0] is before)
     else:
         require_that(call.out == scores.axes.shape and not (name == "dropout" and arguments.get("train")))
 
 
-def _change(scores: Scores, call: AtenCall, reads_first: bool) -> None:
+def _apply_constant(scores: Scores, call: AtenCall, reads_first: bool) -> None:
     """Apply a sum or a product with a constant to the scores."""
     arguments, name = call.arguments, call.operator
     require_that(not scores.softened and call.out == scores.axes.shape and (reads_first or name in ("add", "mul")))
@@ -302,7 +302,7 @@ def _second_product(maps: Maps, call: AtenCall, sides: tuple[_AttentionOperand, 
     permuted = scores.axes.permute(product.order(at, summed_last=True)).axes
     asks, asked = [{factor.of for factor in axis} for axis in permuted[-2:]]
     require_that(asked == {scores.softened} and (asks == {asking} or (not asks and query.tokens == 1)))
-    looked = _part(maps, value, product.order(1 - at, summed_last=False))
+    looked = _attention_operand(maps, value, product.order(1 - at, summed_last=False))
     require_that(Axes(permuted[:-2]).sort_factors().axes == permuted[:-2])
     _require_same_factors(permuted[:-2], looked.leading)
     if asking == "key":
@@ -345,7 +345,7 @@ def _split(maps: Maps, call: AtenCall) -> Result:
     require_that(not any(0 in shape for shape in call.shapes))
     sizes = [1 if unbound else shape[dim] for shape in call.shapes]
     parts = [_cut(maps, x, dim, sum(sizes[:i]), size) for i, size in enumerate(sizes)]
-    return tuple(_dropped(maps, part, dim) for part in parts) if unbound else tuple(parts)
+    return tuple(_drop_axis(maps, part, dim) for part in parts) if unbound else tuple(parts)
 
 
 @_rule("slice", "narrow")
@@ -361,10 +361,10 @@ def _slice(maps: Maps, call: AtenCall) -> Result:
 @_rule("select")
 def _select(maps: Maps, call: AtenCall) -> Result:
     x, dim = call.tensors[0], call.axis
-    return _dropped(maps, _cut(maps, x, dim, int(call.arguments["index"]) % x.shape[dim], 1), dim)
+    return _drop_axis(maps, _cut(maps, x, dim, int(call.arguments["index"]) % x.shape[dim], 1), dim)
 
 
-def _dropped(maps: Maps, part: AtenValue, dim: int) -> AtenValue:
+def _drop_axis(maps: Maps, part: AtenValue, dim: int) -> AtenValue:
     return maps.value(part.op, require(maps.axes_of(part)).drop_axis(dim), part)
 
 
@@ -439,13 +439,13 @@ def _concat(maps: Maps, call: AtenCall) -> Result:
     parts, dim = list(call.arguments.get("tensors") or ()), call.axis
     require_that(all(isinstance(part, AtenValue) and part.op for part in parts) and any(part.axes is not None for part in parts))
     op, axes = maps.gather(parts[0])
-    joined = [_beside(maps, part, op, axes, dim) for part in parts]
+    joined = [_concat_operand(maps, part, op, axes, dim) for part in parts]
     whole = maps.add(f"{op}_joined", "concat", joined, {}) if len(joined) > 1 else joined[0]
     joined_axes = Axes((*axes.axes[:dim], (Factor("channel", maps.ops[whole].shape[1], 1),), *axes.axes[dim + 1 :]))
     return maps.value(whole, joined_axes, parts[0])
 
 
-def _beside(maps: Maps, part: AtenValue, op: str, axes: Axes, dim: int) -> str:
+def _concat_operand(maps: Maps, part: AtenValue, op: str, axes: Axes, dim: int) -> str:
     """Return the map of a tensor whose axis `dim` runs over all channels, with its pixels in the order of another map."""
     gathered, part_axes = maps.gather(part)
     gathered_shape, op_shape = maps.ops[gathered].shape, maps.ops[op].shape
@@ -545,11 +545,11 @@ def elementwise(maps: Maps, call: AtenCall) -> Result:
     """Keep the axes of an elementwise operator, which computes the same in any order of elements."""
     leader = require(next((value for value in call.tensors if value.axes is not None and value.shape == call.out), None))
     op, axes = maps.gather(leader)
-    operands = {id(value): _met(maps, value, op, axes, call.out) for value in call.values}
+    operands = {id(value): _align_operand(maps, value, op, axes, call.out) for value in call.values}
     return maps.value(_on_maps(maps, call, operands, op), axes, leader)
 
 
-def _met(maps: Maps, value: AtenValue, op: str, axes: Axes, out: Shape) -> str | AtenValue:
+def _align_operand(maps: Maps, value: AtenValue, op: str, axes: Axes, out: Shape) -> str | AtenValue:
     """Align a tensor with a map, or reshape it so that it broadcasts to the map."""
     if not value.op:
         spread = broadcast_over(require(value.tensor), axes, ("channel", "pixel"))

@@ -523,7 +523,7 @@ def _arithmetic(call: AtenCall) -> LoweringResult:
     if not isinstance(b, AtenValue):
         return None
     if a.op and b.op:
-        return _of_two_tensors(call, a, b)
+        return _binary_operator(call, a, b)
     x, constant = (a, b) if a.op else (b, a)
     sizes = (*[1] * (len(call.out) - len(constant.shape)), *constant.shape)
     if name in ("add", "mul") and x.shape == call.out and len(sizes) in (2, 4) and sizes[1] == call.out[1] == prod(sizes):
@@ -532,7 +532,7 @@ def _arithmetic(call: AtenCall) -> LoweringResult:
     return None
 
 
-def _of_two_tensors(call: AtenCall, a: AtenValue, b: AtenValue) -> LoweringResult:
+def _binary_operator(call: AtenCall, a: AtenValue, b: AtenValue) -> LoweringResult:
     """Lower an operator of two images; a difference becomes the sum of the first and the negative of the second."""
     if len(a.shape) != len(b.shape):
         return None

@@ -139,7 +139,7 @@ def _from_factory(
     from torch import nn
 
     module_name = name.rpartition(":")[0]
-    with _with_neighbours(Path(module_name)) if module_name.endswith(".py") else nullcontext():
+    with _import_from_folder(Path(module_name)) if module_name.endswith(".py") else nullcontext():
         factory = _factory(name, trust_code)
         try:
             module = factory()
@@ -188,7 +188,7 @@ _NEIGHBOUR_MODULES: dict[str, str] = {}
 
 
 @contextmanager
-def _with_neighbours(file: Path) -> Iterator[None]:
+def _import_from_folder(file: Path) -> Iterator[None]:
     """Let code import modules from its file's folder; forget modules of other folders, which may have the same names."""
     folder, path = str(file.resolve().parent), list(sys.path)
     for name in [name for name, home in _NEIGHBOUR_MODULES.items() if home != folder]:

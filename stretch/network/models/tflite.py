@@ -250,7 +250,7 @@ RULES.update({code: partial(_call_function, function) for code, function in _FUN
 
 
 @rule("MAXIMUM", "MINIMUM")
-def _limit(site: TfliteSite) -> TfliteView:
+def _maximum_or_minimum(site: TfliteSite) -> TfliteView:
     """Translate TFLite MAXIMUM and MINIMUM: of two tensors, or with a bound; two successive bounds become one clipping."""
     values, order = align_operands(site, (0, 1))
     a, b = site.operands(values)

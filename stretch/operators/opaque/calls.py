@@ -85,7 +85,7 @@ class CheckedCalls:
             raise StretchError(f"it has {len(calls.calls)} calls that read {len(calls.reads)} tensors")
         self.calls = calls
         self._operators = [find_operator(call.operator) for call in calls.calls]
-        self.dtype = _without_data(self, shape)
+        self.dtype = _check_without_data(self, shape)
 
     def __call__(self, reads: Sequence[torch.Tensor], constants: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the result for inputs at the batch size of the graph."""
@@ -203,7 +203,7 @@ def _select_result(result: Any, number: int) -> Any:
     return result if isinstance(result, torch.Tensor) else result[number]
 
 
-def _without_data(replay: CheckedCalls, shape: Shape) -> torch.dtype:
+def _check_without_data(replay: CheckedCalls, shape: Shape) -> torch.dtype:
     """Compute the calls on tensors without data, and return the data type of their result."""
     calls = replay.calls
     try:

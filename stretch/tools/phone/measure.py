@@ -389,10 +389,10 @@ def parse_benchmark_output(text: str, target: Target) -> BenchmarkOutput:
         raise StretchError(f"benchmark_model reported no time: {last}") from error
     if not 0 < us < _MAX_US or (std is not None and not 0 <= std < _MAX_US):
         raise StretchError(f"benchmark_model reports {us:g} μs, which no measurement gives")
-    return BenchmarkOutput(us / 1e3, None if std is None else std / 1e3, None if target == "cpu" else _elsewhere(text))
+    return BenchmarkOutput(us / 1e3, None if std is None else std / 1e3, None if target == "cpu" else _reason_elsewhere(text))
 
 
-def _elsewhere(text: str) -> str | None:
+def _reason_elsewhere(text: str) -> str | None:
     if _FULLY_DELEGATED.search(text):
         return None
     if partly := _PARTLY.search(text):

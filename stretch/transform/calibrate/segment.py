@@ -499,9 +499,9 @@ class FitTask:
         blocks, way = self._block_candidates(choices) if layers else [], None
         if blocks and not self.near and self.split.images > 2 * RANKED:
             fewer = self._on_fewer_images()
-            ranked = fewer._candidates(fewer._look_at_original(blocks), blocks, choices)
+            ranked = fewer._candidates(fewer._original_values(blocks), blocks, choices)
             way, blocks = min(ranked, key=_error_of).way, []
-        values = self._look_at_original([way.blocks] if way else blocks)
+        values = self._original_values([way.blocks] if way else blocks)
         built, *fitted = self._candidates(values, blocks, choices, way)
         if not fitted:
             return FittedSegment(built.error, built.error, [self.segment(x) for x in self.branch_inputs], values.outputs)
@@ -547,7 +547,7 @@ class FitTask:
         branch_inputs, original_inputs = (first + second for first, second in parts)
         return replace(self, branch_inputs=branch_inputs, original_inputs=original_inputs, split=split)
 
-    def _look_at_original(self, blocks: Iterable[list[Matches]]) -> OriginalValues:
+    def _original_values(self, blocks: Iterable[list[Matches]]) -> OriginalValues:
         """Run the original to get the targets of the segment and of its branches' layers."""
         targets = {
             target

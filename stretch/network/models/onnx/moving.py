@@ -140,7 +140,7 @@ def _image_of_columns(site: OnnxSite) -> fx.Node:
 
 
 @rule("EyeLike")
-def _eye(site: OnnxSite) -> np.ndarray:
+def _eye_like(site: OnnxSite) -> np.ndarray:
     """Translate ONNX EyeLike: 1 along a diagonal; only the shape of the input matters."""
     need(len(site.shape) == 2, f"it reads a tensor of shape {list(site.shape)}, no matrix")
     kind = site.integer("dtype", FLOAT)
@@ -167,7 +167,7 @@ def _blocks(site: OnnxSite) -> fx.Node:
 _HALF = 1e-5
 
 
-def _nearer(at: np.ndarray, up: bool) -> np.ndarray:
+def _round_nearest(at: np.ndarray, up: bool) -> np.ndarray:
     """Round to the nearest whole number; `up` chooses the direction for halves."""
     low = np.floor(at)
     return np.asarray(low + np.where(np.abs(at - low - 0.5) < _HALF, up, at - low > 0.5))
@@ -176,8 +176,8 @@ def _nearer(at: np.ndarray, up: bool) -> np.ndarray:
 _ROUNDING_MODES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "floor": np.floor,
     "ceil": np.ceil,
-    "round_prefer_floor": partial(_nearer, up=False),
-    "round_prefer_ceil": partial(_nearer, up=True),
+    "round_prefer_floor": partial(_round_nearest, up=False),
+    "round_prefer_ceil": partial(_round_nearest, up=True),
 }
 
 
