@@ -284,12 +284,14 @@ def _limit_average_scales(quantised: onnx.ModelProto) -> None:
     constants = {tensor.name: tensor for tensor in graph.initializer}
     made_by = {node.output[0]: node for node in graph.node}
     for node in graph.node:
-        before = made_by.get(node.input[0]) if node.op_type == "GlobalAveragePool" else None
-        for after in graph.node if before is not None and before.op_type == "DequantizeLinear" else ():
+        before = made_by.get(node.input[0])
+        if node.op_type != "GlobalAveragePool" or before is None or before.op_type != "DequantizeLinear":
+            continue
+        least = numpy_helper.to_array(constants[before.input[1]]) / np.float32(_MAX_AVERAGE_RATIO)
+        for after in graph.node:
             if after.op_type == "QuantizeLinear" and after.input[0] == node.output[0]:
-                least = numpy_helper.to_array(constants[before.input[1]]) / _MAX_AVERAGE_RATIO
                 scale = constants[after.input[1]]
-                scale.CopyFrom(numpy_helper.from_array(np.maximum(numpy_helper.to_array(scale), least.astype(np.float32)), scale.name))
+                scale.CopyFrom(numpy_helper.from_array(np.maximum(numpy_helper.to_array(scale), least), scale.name))
 
 
 def _belonging(node: onnx.NodeProto) -> list[Any]:
