@@ -1,4 +1,4 @@
-"""Attempts that a request expands into, as data: each is planned where all before it have no design."""
+"""Attempts that a request expands into, as data: each is planned only if no attempt before it has a design."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -6,20 +6,20 @@ from typing import Any, NamedTuple
 from stretch.planning.config import STRETCH, PlanConfig
 from stretch.planning.messages import format_value
 
-#: Times count transfers whatever share of a segment they take, and one segment of merged stages has the fewest.
+#: Loosest rules: a transfer may take any share of a segment, and merged stages form one segment with the fewest transfers.
 MERGED_OPTIONS = {"alpha": 100.0, "merge": "always"}
 
 
 class Attempt(NamedTuple):
-    """A request that is planned in place of the one that was made."""
+    """A request that is planned in place of the user's request."""
 
-    options: Mapping[str, Any]  # Options that differ; none where it is the request itself.
-    note: str = ""  # How a warning goes on after the reason for which the request itself has no design.
-    must_gain: bool = False  # Whether its design counts only where it is faster than the best single processor.
+    options: Mapping[str, Any]  # Options that differ from the request; empty for the request itself.
+    note: str = ""  # End of the warning, after the reason why the request itself has no design.
+    must_gain: bool = False  # Whether its design counts only if it is faster than the best single processor.
 
 
 def attempts(config: PlanConfig, default: PlanConfig) -> tuple[Attempt, ...]:
-    """Return the request itself, then its replacements, in case it has no design: merged stages, exact branches, the undivided network.
+    """Return the request itself, then its replacements if it has no design: merged stages, exact branches, the undivided network.
 
     Args:
         config: The checked request.
@@ -28,7 +28,7 @@ def attempts(config: PlanConfig, default: PlanConfig) -> tuple[Attempt, ...]:
     if config.kinds or config.lossless or config.accuracy or config.widens or config.strategy != default.strategy:
         return (Attempt({}),)
     merged = " and ".join(f"`{name}={format_value(value)}`" for name, value in MERGED_OPTIONS.items())
-    # an exact design keeps the agreement that a request may bound
+    # an exact design always agrees with the original, so the bound on agreement is dropped
     exact = {"lossless": True, "min_agreement": None}
     divided = f": the network is divided exactly instead, as with `lossless` and `precision={format_value(config.precision)}`"
     result = Attempt({}), Attempt(MERGED_OPTIONS, f": planned as with {merged} instead", must_gain=True), Attempt(exact, divided)
@@ -40,14 +40,14 @@ class StageAttempt(NamedTuple):
     """A space of designs that is searched for stretched segments."""
 
     merged: bool  # Whether neighbouring stages may be one segment.
-    max_meetings: bool = False  # Whether designs with as many meeting points as there can be come first.
+    max_meetings: bool = False  # Whether designs with the maximum number of meeting points come first.
 
 
 def stage_attempts(config: PlanConfig, *, loss_known: bool) -> tuple[StageAttempt, ...]:
-    """Return the spaces that are searched one after the other until one has a design.
+    """Return the spaces to search, one after the other, until one has a design.
 
-    Merged stages lower the accuracy of a trained network, the more the fewer meeting points there are (paper 003, table 3). So with
-    ``merge = "auto"`` they are the last resort, unless it is known what they lose.
+    Merged stages lower the accuracy of a trained network, and more so with fewer meeting points (paper 003, table 3). So with
+    ``merge = "auto"`` they are the last resort, unless their loss is known.
     """
     if config.merge != "auto" or config.meet or STRETCH not in config.planned_kinds:
         return (StageAttempt(config.merge == "always"),)

@@ -1,4 +1,4 @@
-"""Requests to the planner: its options, an objective, and a request made of them."""
+"""Requests to the planner: the options, the objective, and the request that holds them."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -28,15 +28,15 @@ GRID = "grid"
 #: Kind of a segment in addition to its exact divisions (`stretch.planning.design.division`): scaled copies.
 STRETCH = "stretch"
 
-#: How branches may meet: the joins of several branches, or what suits the planner.
+#: How branches may meet: the joins of stretched branches, or ``auto`` to let the planner choose.
 JOINS = ("auto", *joins_that(lambda join: not join.exact))
 
-#: Quantities that add up over the segments of a design, and may be weighed against each other; with their units.
+#: Units of the quantities that add up over the segments of a design; a weighted sum may combine these quantities.
 ADDITIVE_UNITS = {"latency": "ms", "energy": "mJ"}
-#: The objective that is the highest predicted accuracy within a budget of time.
+#: The objective of the highest predicted accuracy within a latency budget.
 ACCURACY = "accuracy"
 
-#: In a request's rewrites: those of the device's profile.
+#: Item of a request's `rewrite` that stands for the rewrites of the device's profile.
 PROFILE = "profile"
 
 #: The order of help and docs; options of further constraints follow by name.
@@ -47,14 +47,14 @@ FIRST = ( "processors" , "alpha" , "beta" , "balance" , "min_depth" , "min_width
 class Objective:
     """Objective of a design."""
 
-    text: str  # As it was asked for.
+    text: str  # The objective as the request writes it.
     weights: Mapping[str, float] = field(
         default_factory=dict
-    )  # Of additive quantities, by name; empty for an objective that is not additive.
+    )  # Weights of additive quantities, by name; empty for an objective that is not additive.
 
     @property
     def is_additive(self) -> bool:
-        """Whether it adds up over the segments of a design, so that the exact search finds the best one."""
+        """Whether it adds up over the segments of a design, so that the exact search finds the best design."""
         return bool(self.weights)
 
     @property
@@ -64,7 +64,7 @@ class Objective:
 
     @property
     def unit(self) -> str:
-        """Unit of its value; empty for a mixture and for a share."""
+        """Unit of its value; empty for a weighted sum and for a share."""
         return ADDITIVE_UNITS.get(self.text, "")
 
 
@@ -72,7 +72,7 @@ _TERM = re.compile(r"(?:(?P<weight>[^*]+)\*)?\s*(?P<name>[a-z_]+)\s*")
 
 
 def read_objective(text: str) -> Objective:
-    """Return an objective as a person writes it: a word, or weights of latency and energy as ``0.7*latency+0.3*energy``."""
+    """Parse an objective: one word, or a weighted sum of latency and energy such as ``0.7*latency+0.3*energy``."""
     request = text.strip()
     if request == ACCURACY:
         return Objective(request)
@@ -108,7 +108,7 @@ if TYPE_CHECKING:
     JoinName: TypeAlias = str
 
     class _ConstraintFields(msgspec.Struct, kw_only=True, frozen=True):
-        """The fields of constraints as a type checker knows them; those of further constraints are there at run time."""
+        """The fields of constraints as a type checker knows them; further constraints add theirs at run time."""
 
         alpha: float = 0.2
         beta: float = 1.1
@@ -208,38 +208,38 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def resolved_join(self) -> str:
-        """The join that is asked for, `auto` resolved."""
+        """The requested join, with `auto` resolved."""
         return DEFAULT if self.join == "auto" else self.join
 
     @property
     def widens(self) -> bool:
-        """Whether the join asked for couples segments by their widths, which only one search knows how to plan."""
+        """Whether the requested join couples the widths of segments, which only `search_concat` can plan."""
         return join_of(self.resolved_join).widens
 
     @property
     def planned_kinds(self) -> tuple[str, ...]:
-        """Return the allowed kinds of segments, with defaults filled in."""
+        """The allowed kinds of segments, with defaults filled in."""
         return self.kinds or (exact_kinds() if self.lossless else (STRETCH,))
 
     @property
     def parsed_objective(self) -> Objective:
-        """Return the objective of a design; one that is not written as it should be is refused."""
+        """The parsed objective; `read_objective` refuses malformed text."""
         return read_objective(self.objective)
 
     @property
     def exact(self) -> bool:
-        """Whether every design that is asked for computes exactly what the original computes."""
+        """Whether every design within the request computes exactly the original's output."""
         return STRETCH not in self.planned_kinds
 
     def replace(self, values: Mapping[str, Any]) -> "PlanConfig":
-        """This request with other options.
+        """Return this request with some options replaced.
 
         Args:
-            values: By name; options that are not named stay as they are.
+            values: New values by option name; all other options stay the same.
 
         Raises:
-            UnknownNameError: If there is no such option.
-            UsageError: If a value is of another kind, or out of range.
+            UnknownNameError: If no option has such a name.
+            UsageError: If a value has the wrong type or is out of range.
         """
         for name in values:
             if name not in _BY_NAME:
@@ -247,10 +247,10 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
         return msgspec.structs.replace(self, **{name: _BY_NAME[name].validate(value) for name, value in values.items()})
 
     def resolve(self, device: DeviceProfile) -> "PlanConfig":
-        """This configuration with defaults filled in for `device`.
+        """Return this request, checked and with defaults filled in for `device`.
 
-        Designs that compute the original's results need no images. Where a processor's precision is not stated they are planned
-        in one that needs none either, fp32 or fp16, and leave out processors that have int8 alone, where two others remain.
+        Exact designs need no calibration images. So without a stated precision each processor is planned in fp32 or fp16,
+        which need no images either. Processors that only have int8 are left out if two others remain.
 
         Raises:
             UsageError: If a value is out of range or does not fit another.
@@ -277,7 +277,7 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
         return msgspec.structs.replace(request, processors=processors, precision=precision, min_width=min_width)
 
     def rewrites_on(self, processors: Sequence[str], device: DeviceProfile) -> dict[str, tuple[str, ...]]:
-        """Return the rewrites by processor: those asked for, else those of the device's profile; unknown ones and processors are refused."""
+        """Return the rewrites by processor: the request's, else the profile's; refuse unknown rewrites and processors."""
         result: dict[str, tuple[str, ...]] = {}
         if not self.rewrite or PROFILE in self.rewrite:
             result = {processor: device.processor(processor).profile.rewrites for processor in processors}
@@ -296,13 +296,13 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
         return result
 
     def replace_processors(self, processors: tuple[str, ...]) -> "PlanConfig":
-        """This checked request for fewer of its processors, as if it had been made for them."""
+        """Return this checked request for a subset of its processors, with the default width floor for their number."""
         mapping = {name: at for name, at in self.precision.items() if name in processors}
         floor = default_min_width(len(processors)) if self.min_width == default_min_width(len(self.processors)) else self.min_width
         return msgspec.structs.replace(self, processors=processors, precision=mapping, min_width=floor)
 
     def check_source(self, source: "AccuracySource | None") -> None:
-        """Refuse a request about accuracy that nothing predicts, that another source predicts, or that its search cannot plan for."""
+        """Refuse a request on accuracy without a source, with a source of another measure, or with a search that cannot use it."""
         about = self._accuracy_option
         if source is not None and (self.strategy == GRID or self.widens):
             widening = " and ".join(f"`{name}`" for name in joins_that(lambda join: join.widens))
@@ -320,7 +320,7 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def _accuracy_option(self) -> str | None:
-        """The option by which the request is about accuracy; None if it is not."""
+        """The option that concerns accuracy; None if the request sets none."""
         named = (name for name in ("min_accuracy", "min_agreement") if getattr(self, name) is not None)
         return next(named, "objective" if self.objective == "accuracy" else None)
 
@@ -347,12 +347,12 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
             raise UsageError("the objective `accuracy` needs a bound on latency", "give `latency_budget`, ms")
 
     def _refuse(self, option: str, problem: str, **unfit: bool) -> None:
-        """Refuse a combination of an option with another one, if any of them does not fit it."""
+        """Refuse an option in combination with each option whose value in `unfit` is true."""
         for name in (name for name, refused in unfit.items() if refused):
             raise UsageError(f"{problem} with `{name}={format_value(getattr(self, name))}`", _leave_out_hint(option, name))
 
     def _check_kinds(self) -> None:
-        """Refuse kinds of segments that there are not, or that another option rules out."""
+        """Refuse unknown kinds of segments, and kinds that another option rules out."""
         known = (STRETCH, *exact_kinds())
         for kind in self.kinds:
             if kind not in known:
@@ -378,14 +378,14 @@ def _leave_out_hint(first: str, second: str) -> str:
 
 
 def float_precision(processor: Processor) -> str | None:
-    """Return the precision that a processor is planned in without int8, one with measured times first; None if it has int8 alone."""
+    """Return the precision to plan a processor in without int8, measured precisions first; None if it only has int8."""
     measured = (precision for precision in processor.precisions if precision in processor.fits or precision in processor.priors)
     usual = (processor.default_precision, *measured, "fp32", *processor.precisions)
     return next((item for item in usual if item != "int8" and item in processor.precisions), None)
 
 
 def default_min_width(processors: int) -> float:
-    """Return the floor on width ratios where none is asked for."""
+    """Return the default floor on width ratios for this number of processors."""
     return 0.5 if processors == 2 else 0.375
 
 

@@ -1,4 +1,4 @@
-"""Rules of a design (paper 003, equations 4 to 6 and section 4.3): one file per rule, which is planned with, named and requested by itself."""
+"""Constraints of a design (paper 003, equations 4 to 6 and section 4.3), each registered under the name of its option."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -19,97 +19,97 @@ if TYPE_CHECKING:
     from stretch.planning.cost.branch import SegmentOptions
     from stretch.planning.network.segments import Segment
 
-#: Room for rounding where a time is compared with a share of another.
+#: Rounding tolerance of comparisons between a time and a share of another time.
 ROUNDING = 1e-12
 
-#: A bound on a ratio that rules nothing out: from above, and from below.
+#: Upper and lower bounds on a ratio that exclude nothing.
 NO_UPPER_BOUND, NO_LOWER_BOUND = 1e6, 1e-6
 
 
 @dataclass(frozen=True)
 class Limit:
-    """One number of a constraint that may be too tight."""
+    """A number of a constraint that may be too tight."""
 
-    constraint: "Constraint"  # The rule.
-    value: float  # The number now.
-    loosest: float  # A number that rules nothing out.
-    ladder: tuple[float, ...] | None = None  # The numbers to choose from, tight to loose; None where any will do.
-    #: The constraint's value with another number in place of this one.
+    constraint: "Constraint"  # The constraint.
+    value: float  # The requested number.
+    loosest: float  # A number that excludes nothing.
+    ladder: tuple[float, ...] | None = None  # Allowed numbers, from tight to loose; None for any number.
+    #: Returns the constraint's value with this number replaced.
     with_number: Callable[[Any, float], Any] = lambda value, number: number
 
     def change(self, request: Any, number: float) -> Any:
-        """Return a request with another number in place of this one."""
+        """Return the request with this number replaced by `number`."""
         name = self.constraint.option.name
         return msgspec.structs.replace(request, **{name: self.with_number(getattr(request, name), number)})
 
     def rule(self, request: Any, nearest: float) -> TightRule:
-        """Return the rule as a refusal blames it, with the nearest number at which there is a design."""
+        """Return the rule for an error message, with the nearest number that has a design."""
         name = self.constraint.option.name
         return TightRule(name, getattr(request, name), getattr(self.change(request, nearest), name))
 
 
 class Constraint(ABC):
-    """A rule of designs. Its value is that of its option in a request; where that is None, the rule is not asked for, and no method is called."""
+    """A rule of designs. A request's option of the same name holds its value; if this is None, the rule is off and no method is called."""
 
-    #: How it is asked for.
+    #: Option of a request that sets its value.
     option: ClassVar[Option]
-    #: Whether it decides which depths and widths are offered, so that another value needs another space.
+    #: Whether it limits the offered depths and widths, so that another value needs another space.
     offers: ClassVar[bool] = False
-    #: Whether segments that stay whole must keep to it.
+    #: Whether whole segments must meet it.
     whole: ClassVar[bool] = False
-    #: Whether segments that are divided exactly must: they lose no accuracy, so what guards it says nothing of them, and
-    #: they are there only where they are faster, their exchange included.
+    #: Whether exactly divided segments must meet it. Rules that guard accuracy do not apply to them, because they lose none, and
+    #: the search only uses them where they are faster, transfers included.
     exact: ClassVar[bool] = True
 
     def offers_scale(self, value: Any, segment: "Segment", what: str, count: float) -> bool:
-        """Return whether a branch of a segment may keep this number of blocks (``depth``), or channels (``width``)."""
+        """Return whether a branch of a segment may keep `count` blocks (`what` is ``depth``) or channels (``width``)."""
         return True
 
     def mask(self, value: Any, options: "SegmentOptions", segment_ms: float) -> "NDArray[np.bool_] | None":
-        """Return which combinations keep to it."""
+        """Return a mask of the combinations that meet the rule; None if the rule masks none."""
         return None
 
     @abstractmethod
     def limits(self, value: Any, options: "Sequence[SegmentOptions]") -> "list[Limit]":
-        """Return the numbers that a refusal may blame."""
+        """Return the numbers that an error message may blame."""
 
     def explain_miss(self, value: Any, options: "Sequence[SegmentOptions]", segment_ms: Sequence[float]) -> str | None:
-        """Return the reason why no option keeps to the rule, as the end of a sentence; None if one does."""
+        """Return the reason why no option meets the rule, as the end of a sentence; None if one does."""
         return None
 
 
 class Bound(Constraint):
-    """A rule that a part stays within a share of a whole."""
+    """A rule that bounds the ratio of a part to a whole."""
 
-    #: Whether the share is the most, not the least.
+    #: Whether the value is a maximum, not a minimum.
     at_most: ClassVar[bool] = True
-    #: The end of a sentence about the best share that there is: the first number that share, the second the value.
+    #: End of a sentence on the best ratio of all options: the first number is this ratio, the second the requested value.
     words: ClassVar[str]
 
-    #: The array of `SegmentOptions` that is compared, and that which it is compared with; empty for the original segment on the fastest
+    #: Arrays of `SegmentOptions` for the part and for the whole; an empty `reference` is the time of the original segment on the fastest
     #: of its processors.
     measured: ClassVar[str]
     reference: ClassVar[str] = ""
 
     def numerator(self, options: "SegmentOptions") -> "NDArray[Any]":
-        """Return the compared value, per combination."""
+        """Return the part, per combination."""
         return np.asarray(getattr(options, self.measured))
 
     def denominator(self, options: "SegmentOptions", segment_ms: float) -> "NDArray[np.float64] | float":
-        """Return the value that it is compared with."""
+        """Return the whole, per combination or for all."""
         return getattr(options, self.reference) if self.reference else segment_ms
 
     def mask(self, value: float, options: "SegmentOptions", segment_ms: float) -> "NDArray[np.bool_]":
-        """Return which combinations keep to it."""
+        """Return a mask of the combinations that meet the rule."""
         part, allowed = self.numerator(options), value * self.denominator(options, segment_ms)
         return part <= allowed + ROUNDING if self.at_most else part >= allowed - ROUNDING
 
     def limits(self, value: float, options: "Sequence[SegmentOptions]") -> list[Limit]:
-        """Return the share."""
+        """Return the bound on the ratio."""
         return [Limit(self, value, NO_UPPER_BOUND if self.at_most else NO_LOWER_BOUND)]
 
     def explain_miss(self, value: float, options: "Sequence[SegmentOptions]", segment_ms: Sequence[float]) -> str | None:
-        """Return the best share, where it is not good enough."""
+        """Return a sentence on the best ratio; None if it meets the rule."""
         shares = [self.numerator(item) / self.denominator(item, ms) for item, ms in zip(options, segment_ms, strict=True)]
         best = min(float(share.min()) for share in shares) if self.at_most else max(float(share.max()) for share in shares)
         return self.words.format(best, value) if (best > value if self.at_most else best < value) else None
@@ -118,7 +118,7 @@ class Bound(Constraint):
 #: Constraints by the name of their option.
 constraints: Registry[Constraint] = Registry("constraint")
 
-#: The order in which rules are looked at where one is to be blamed; others follow by name.
+#: Order in which rules are checked for the one to blame; others follow by name.
 FIRST = ("alpha", "beta", "balance", "segment_macs", "macs", "min_depth", "min_width", "n_meet", "peak_memory")
 
 
@@ -129,17 +129,17 @@ def all_constraints() -> list[Constraint]:
 
 
 def register(constraint: type[Constraint]) -> type[Constraint]:
-    """Decorator that makes a constraint known under the name of its option."""
+    """Register a constraint class under the name of its option; a class decorator."""
     constraints.register(constraint.option.name)(constraint())
     return constraint
 
 
-# The constraints that come with the planner: equations 4 to 6 of paper 003, floors, and bounds on whole designs.
+# The planner's constraints: equations 4 to 6 of paper 003, floors, and bounds on whole designs.
 
-#: Floors are lowered in these steps, each of which needs a new design space.
+#: Steps in which a floor is lowered; each step needs a new design space.
 STEPS = tuple(round(0.975 - 0.025 * i, 3) for i in range(37))
 
-#: Room for rounding where blocks or channels are compared with a share of the original's.
+#: Rounding tolerance of comparisons between blocks or channels and a share of the original's.
 RATIO_ROUNDING = 1e-9
 
 
@@ -156,20 +156,20 @@ class Balance(Bound):
 
 @register
 class Capacity(Bound):
-    """A branched segment keeps its share of the computation; else the search would empty the expensive ones."""
+    """A branched segment keeps its share of the computation; else the search would shrink the expensive segments."""
 
     option = Option("segment_macs", Ratio, 0.9, "Minimum MACs of each stretched segment, relative to the original segment's.")
     exact, at_most, measured = False, False, "macs"
     words = "a branched segment has at most {:.2g} of the original's MACs; the minimum is {:g}"
 
     def denominator(self, options: "SegmentOptions", segment_ms: float) -> float:
-        """Return the multiply-accumulates of the original."""
+        """Return the multiply-accumulates of the original segment."""
         return options.segment.graph.macs
 
 
 @register
 class Communication(Bound):
-    """The exchange at a meeting point is amortised over its segment (equation 4)."""
+    """The transfer at a meeting point is amortised over its segment (equation 4)."""
 
     option = Option(
         "alpha", Positive, 0.2, "Maximum share of a stretched segment's latency spent on data transfer (NN-Stretch paper, eq. 4)."
@@ -194,25 +194,25 @@ class Straggler(Bound):
 
 @register
 class PeakMemory(Bound):
-    """Tensors that are alive at the same time fit into memory together."""
+    """All tensors that are alive at one time fit into memory."""
 
     option = Option("peak_memory", Annotated[int, msgspec.Meta(gt=0, le=1 << 50)] | None, None, "Maximum activation bytes at one time.")
     whole, measured = True, "peak_bytes"
     words = "activations take at least {:.3g} bytes; the maximum is {:.10g}"
 
     def denominator(self, options: "SegmentOptions", segment_ms: float) -> float:
-        """Return one byte: the bound is no share."""
+        """Return one byte, because the bound is no ratio."""
         return 1
 
     def limits(self, value: float, options: "Sequence[SegmentOptions]") -> list[Limit]:
-        """Return the bytes, up to those of the largest combination."""
+        """Return the bound in bytes, up to the largest combination."""
         largest = max(int(item.peak_bytes.max()) for item in options)
         return [Limit(self, value, max(largest, value), with_number=lambda _, number: ceil(number))]
 
 
 @register
 class Intact(Bound):
-    """One branch has blocks of the original as they are.
+    """One branch keeps some blocks of the original unchanged.
 
     Few images suffice to compensate for removed blocks, but not for narrower ones (Wang and Wu 2023, "Practical
     network acceleration with tiny sets").
@@ -223,23 +223,23 @@ class Intact(Bound):
     words = "a branch keeps at most {:.2g} of the blocks with all of their channels; the minimum is {:g}"
 
     def numerator(self, options: "SegmentOptions") -> "NDArray[np.int64]":
-        """Return the most such blocks of a branch."""
+        """Return the number of unchanged blocks in the branch with most of them."""
         depths = [np.array([b.depth * (b.width == options.segment.width) for b in branch]) for branch in options.candidates]
         return np.asarray(np.max([kept[at] for kept, at in zip(depths, options.scales_of(), strict=True)], axis=0))
 
     def denominator(self, options: "SegmentOptions", segment_ms: float) -> float:
-        """Return the blocks of the segment."""
+        """Return the number of blocks of the segment."""
         return options.segment.depth
 
 
 class _Floor(Constraint):
-    """A branch keeps some of its segment."""
+    """A branch keeps a minimum share of its segment."""
 
     offers = True
     scales: ClassVar[str]  # Scale that it bounds: ``depth`` or ``width``.
 
     def offers_scale(self, value: float, segment: "Segment", what: str, count: float) -> bool:
-        """Return whether these are enough blocks, or channels."""
+        """Return whether `count` blocks or channels reach the floor."""
         return what != self.scales or count >= value * getattr(segment, what) - RATIO_ROUNDING
 
     def limits(self, value: float, options: "Sequence[SegmentOptions]") -> list[Limit]:
@@ -249,14 +249,14 @@ class _Floor(Constraint):
 
 @register
 class DepthFloor(_Floor):
-    """Blocks of a branch over those of its segment."""
+    """Minimum ratio of a branch's blocks to its segment's."""
 
     option, scales = Option("min_depth", Ratio, 0.5, "Minimum depth ratio of a branch."), "depth"
 
 
 @register
 class WidthFloor(_Floor):
-    """Channels of a branch over those of its segment."""
+    """Minimum ratio of a branch's channels to its segment's."""
 
     option = Option("min_width", Ratio | None, None, "Minimum width ratio of a branch; by default 0.5 for two processors, 0.375 for more.")
     scales = "width"
@@ -264,18 +264,18 @@ class WidthFloor(_Floor):
 
 @register
 class Meetings(Constraint):
-    """Branches meet often enough; the search sees to it."""
+    """Branches meet often enough; the search ensures it."""
 
     option = Option("n_meet", Annotated[int, msgspec.Meta(ge=1, le=1000)], 1, "Minimum number of meeting points, where branches join.")
 
     def limits(self, value: int, options: "Sequence[SegmentOptions]") -> list[Limit]:
-        """Return the number of meeting points, where it is more than one."""
+        """Return the number of meeting points if it is above one."""
         return [Limit(self, value, 1, tuple(range(value - 1, 0, -1)), lambda _, number: round(number))] if value > 1 else []
 
 
 @register
 class TotalMacs(Constraint):
-    """The whole design computes about as much as the original, without the rows that bands compute twice; the search ensures it."""
+    """The whole design computes about as much as the original, not counting rows that bands compute twice; the search ensures it."""
 
     option = Option(
         "macs",

@@ -28,21 +28,21 @@ def safe_name(processor: str) -> str:
 class BranchScale:
     """One branch of one segment.
 
-    Of a segment that is divided exactly it also says which share it computes, under the word of the way
-    (`stretch.planning.design.division`), as ``rows=(0, 14)``.
+    In an exactly divided segment it also states its share, under the name of the division
+    (`stretch.planning.design.division`), such as ``rows=(0, 14)``.
     """
 
-    processor: str  # Where it runs; unique in its segment, unless its branches hand tensors to each other.
-    depth: int  # Number of blocks kept, the entry block included.
+    processor: str  # Name of its processor; unique in its segment, unless branches pass tensors to each other.
+    depth: int  # Number of kept blocks, the entry block included.
     width: int  # Channels of the branch's own backbone (its output before the join).
     entry: EntryKind = "none"  # How the branch begins.
     partition: int = 0  # Channels this branch contributes to the joined tensor.
-    #: Inner channel counts are multiples of it where they are scaled (the slice of the processor: 4 for PHWC4, 32 for a DSP).
+    #: Scaled inner channel counts are multiples of this number (the slice of the processor: 4 for PHWC4, 32 for a DSP).
     align: int = 8
-    #: Operators that have others in their place (`predictors.rewrites`), as ``silu=relu6``; none in a branch that computes what the
-    #: original does.
+    #: Replaced operators (`predictors.rewrites`), such as ``silu=relu6``; none in a branch that computes exactly the
+    #: original's output.
     rewrites: tuple[str, ...] = ()
-    #: Numbers of the segment's blocks that it does without, ascending; if none are given, those that `depth` takes from all runs evenly.
+    #: Numbers of the blocks that it lacks, ascending; if empty, `depth` drops blocks evenly from all runs.
     dropped: tuple[int, ...] = ()
 
 
@@ -53,7 +53,7 @@ class SegmentDesign:
     name: str  # ``stem``, ``s1``, ``s2``, …, ``head``.
     start: str  # Cut point the segment reads.
     end: str  # Cut point the segment writes: the meeting point.
-    #: One for a whole segment, else one per processor; portions in an order in which they can run, any number of them on a processor.
+    #: One for a whole segment, else one per processor; or portions in a valid execution order, any number per processor.
     branches: tuple[BranchScale, ...]
     join: JoinKind = "none"  # How branch outputs meet; ``none`` for a segment that keeps its original width on one processor.
 
@@ -64,28 +64,28 @@ class SegmentDesign:
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """Numbers of the blocks that it does without on one processor, where it otherwise stays as it is."""
+        """Numbers of the blocks that a segment on one processor lacks; empty for several branches."""
         return self.branches[0].dropped if self.whole else ()
 
     @property
     def division(self) -> Division | None:
-        """The way in which it is divided exactly; None where it is whole, or its branches are scaled copies."""
+        """The exact division of the segment; None if it is whole, or its branches are scaled copies."""
         return division_of(self)
 
     @property
     def shares_weights(self) -> bool:
-        """Whether its branches have the same weights, or slices of the same ones, which count once."""
+        """Whether its branches have the same weights or slices of them, so that these count once."""
         return self.division is not None and self.division.weights != "own"
 
     @property
     def undivided(self) -> "SegmentDesign":
-        """All of it on its first processor."""
+        """The whole segment on its first processor."""
         no_share: dict[str, Any] = dict.fromkeys(DIVISION_NAMES)
         return replace(self, branches=(replace(self.branches[0], **no_share),), join="none")
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Name of each branch within the segment: its processor, numbered from its second branch on, as ``cpu``, ``gpu``, ``cpu_2``."""
+        """Name of each branch: its processor, with a number from the processor's second branch on, such as ``cpu``, ``gpu``, ``cpu_2``."""
         seen: dict[str, int] = {}
         result = []
         for branch in self.branches:
@@ -95,7 +95,7 @@ class SegmentDesign:
 
 
 class SideDesign(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """Where a part other than the backbone runs (`stretch.planning.network.segments`)."""
+    """The processor of a side, a part outside the backbone (`stretch.planning.network.segments`)."""
 
     name: str  # ``side1``, ``side2``, …
     processor: str  # Its processor.
@@ -106,31 +106,31 @@ class BranchDesign:
     """The paper's (N_meet, N_branch, L_meet, R_depth, R_width) of one model."""
 
     model: str  # Name of the model the design is for.
-    device: str  # Profile it was planned for.
+    device: str  # Profile that it was planned for.
     segments: tuple[SegmentDesign, ...]  # In order, from the input of the backbone to its output.
     version: int = field(default=DESIGN_VERSION)
-    #: Every part other than the backbone, in an order in which they can run; none in a network of one input and one output.
+    #: Every side, in a valid execution order; empty for a network with one input and one output.
     sides: tuple[SideDesign, ...] = ()
 
     @property
     def n_meet(self) -> int:
-        """Meeting points where at least two branches join, or where portions on several processors end."""
+        """Number of meeting points, where at least two branches join or portions on several processors end."""
         return sum(not segment.whole for segment in self.segments)
 
     @property
     def processors(self) -> tuple[str, ...]:
-        """Processors used, in order of first use."""
+        """Names of the used processors, in order of first use."""
         return tuple(dict.fromkeys((*(b.processor for s in self.segments for b in s.branches), *(s.processor for s in self.sides))))
 
 
 def undivided(design: BranchDesign) -> BranchDesign:
-    """Return the design with every segment whose branches share weights in one piece, on its first processor: the same network, with the same weights."""
+    """Return the design with each segment of shared weights undivided on its first processor: the same network and weights."""
     return replace(design, segments=tuple(part.undivided if part.shares_weights else part for part in design.segments))
 
 
 @with_shares
 class BranchDraft(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A branch as a person writes it; missing fields are filled in."""
+    """A branch as a design file states it; `resolve_design` fills in missing fields."""
 
     processor: str
     depth: Count | None = None
@@ -143,7 +143,7 @@ class BranchDraft(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class SegmentDraft(msgspec.Struct, forbid_unknown_fields=True):
-    """A segment as a person writes it: named, or bounded by cut points."""
+    """A segment as a design file states it: named, or bounded by cut points."""
 
     branches: list[BranchDraft]
     name: str | None = None
@@ -180,11 +180,11 @@ def design_to_toml(design: BranchDesign) -> str:
     for branch in (branch for segment in table["segments"] for branch in segment["branches"]):
         for word in DIVISION_NAMES:
             if branch[word] is None:
-                del branch[word]  # TOML has no word for nothing
+                del branch[word]  # TOML has no null
         for name in ("rewrites", "dropped"):
             if not branch[name]:
                 del branch[name]
     if not table["sides"]:
         del table["sides"]
-    # numbers and words come before tables, and a person looks for the version first
+    # TOML needs plain values before tables; the version comes first for readers
     return tomli_w.dumps({"version": table.pop("version"), **table})

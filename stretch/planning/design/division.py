@@ -2,7 +2,7 @@
 
 Each kind of division is a file of `stretch.planning.divisions`. The file's name is also the key of a branch's share in
 design files, as ``rows = [0, 14]``; its `DIVISION` is a `Division`. Design files, the search, the timeline,
-torch modules and reports ask that object and know no division by name.
+torch modules and reports only use this object and name no division.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -31,10 +31,10 @@ _FIRST = ("rows", "channels", "paths", "ends")
 _FOUND = [module.name for module in iter_modules([str(_FOLDER)])]
 DIVISION_NAMES = tuple(sorted(_FOUND, key=lambda name: (name not in _FIRST, (*_FIRST, name).index(name), name)))
 
-#: Numbers of a design are at most this: more than any network has.
+#: Maximum of every number in a design file, beyond the size of any network.
 MAX_COUNT = 1 << 24
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
-#: Part of a segment that a branch computes: for most divisions the first of a range and the one behind its last.
+#: Part of a segment that a branch computes: for most divisions the start of a range and its exclusive end.
 Share = tuple[Count | str, ...]
 
 
@@ -42,13 +42,13 @@ Share = tuple[Count | str, ...]
 class Taken:
     """A branch's part of one operator's weights."""
 
-    channels: Channels  # The output channels that it computes, of which each weight has a row, or a row for several.
+    channels: Channels  # Output channels that the branch computes; a weight has one row for each or for several of them.
     width: int  # Output channels of the whole operator.
-    columns: Channels | None = None  # Of a projection, the channels that it reads; None where it reads all that there are.
-    zeros: tuple[str, ...] = ()  # Weights that are zero, since another branch has them.
+    columns: Channels | None = None  # Input channels that a projection reads; None for all.
+    zeros: tuple[str, ...] = ()  # Weights that are zero because another branch holds them.
 
     def rows(self, count: int) -> Channels:
-        """Return its rows of a weight that has `count` rows in the whole operator."""
+        """Return the branch's rows of a weight that has `count` rows in the whole operator."""
         return weight_rows(self.channels, self.width, count)
 
 
@@ -56,64 +56,64 @@ class Taken:
 class Piece:
     """One branch's part of a segment."""
 
-    graph: OpGraph  # Its operators, called as the segment's.
-    taken: Mapping[str, Taken] = field(default_factory=dict)  # Its slices of weights, by the operator's name; empty without slices.
+    graph: OpGraph  # Its operators, named as in the segment.
+    taken: Mapping[str, Taken] = field(default_factory=dict)  # Its slices of weights, by operator name; empty without slices.
 
 
 class Division:
-    """A kind of division; its methods are given segments whose branches all have shares."""
+    """A kind of division; its methods expect segments whose branches all have shares."""
 
-    word: str  # Its name: that of its file.
-    kind: ClassVar[str]  # Item of the request's `kinds` that asks for it; several divisions may have the same.
-    joins: ClassVar[tuple[str, ...]]  # Exact joins that its branches may meet by.
-    what: ClassVar[str]  # Part that one branch computes, as an object in sentences.
+    word: str  # Its name, from the name of its file.
+    kind: ClassVar[str]  # Item of the request's `kinds` that selects it; several divisions may have the same kind.
+    joins: ClassVar[tuple[str, ...]]  # Exact joins that may end its branches.
+    what: ClassVar[str]  # Noun phrase for the part that one branch computes, for messages.
     example: ClassVar[str] = "[first, behind the last]"  # A share, as in design files.
-    #: Weights of a branch: the ``same`` as all others, which are all of the segment's; ``slices`` of them (`Piece.taken`); or its ``own``,
-    #: those of operators that no other branch computes.
+    #: Weights of a branch: the ``same`` as every other branch, namely all of the segment's; ``slices`` of these (`Piece.taken`); or its ``own``,
+    #: the weights of operators that no other branch computes.
     weights: ClassVar[Literal["same", "slices", "own"]] = "own"
-    vectors: ClassVar[bool] = False  # Whether it also divides vectors, so that linear layers are parts of their own.
-    halo: ClassVar[bool] = False  # Whether its repeated elements are rows at the borders of branches.
+    vectors: ClassVar[bool] = False  # Whether it also divides vectors, so that each linear layer is a separate part.
+    halo: ClassVar[bool] = False  # Whether its branches repeat rows at their borders.
 
     # a design
 
     def join(self, segment: Segment) -> str:
-        """Return the join of a design that names none."""
+        """Return the default join, for a design that names none."""
         return self.joins[0]
 
     def check(self, segment: Segment, design: Any, shares: Sequence[Share]) -> None:
-        """Refuse shares that do not make up the whole segment exactly once; the error names the segment and the right shares."""
+        """Refuse shares that do not cover the segment exactly once; the error names the segment and valid shares."""
         raise NotImplementedError
 
     def pieces(self, graph: OpGraph, names: Sequence[str], shares: Sequence[Share], join: str) -> list[Piece]:
-        """Return the part of a segment that each branch computes; the segment is given in one piece."""
+        """Return the part of the undivided segment `graph` that each branch computes."""
         raise NotImplementedError
 
     def text(self, share: Share) -> str:
-        """Return a share in a few words."""
+        """Return a short description of a share."""
         return f"{self.word} {':'.join(map(str, share))}"
 
     # the timeline
 
     def input_graph(self, graph: OpGraph, holder: str, processor: str, predictor: LatencyPredictor) -> OpGraph:
-        """Return a branch as it runs where a processor holds its input; another graph if the input is cut on the way."""
+        """Return the graph that a branch runs if `holder` holds its input; it differs from `graph` if the transfer cuts the input."""
         return graph
 
     def repeated_ms(self, whole: OpGraph, pieces: Sequence[tuple[OpGraph, Estimate, float]]) -> float:
-        """Return the time of computations that several branches repeat, ms; `pieces` has the graph, estimate and contention factor of each branch."""
+        """Return the time of computations that several branches repeat, ms; `pieces` has each branch's graph, estimate and contention factor."""
         return 0.0
 
     # the search
 
     def candidates(self, parts: Any) -> Iterable[tuple[int, Any]]:
-        """Return the options (`SegmentOptions`) of parts of a `stretch.planning.search.parts.PartSpace`, and of runs of parts, each by its first part."""
+        """Return options (`SegmentOptions`) for parts, and runs of parts, of a `PartSpace`, each with the index of its first part."""
         raise NotImplementedError
 
     def divisible_tensors(self, graph: OpGraph) -> Collection[str]:
-        """Return the tensors by which branches may divide a part, as `stretch list models --details` prints them."""
+        """Return the names of possible divisions of a part, such as ``rows``, as `stretch list models --details` prints them."""
         return ()
 
     def obstacle(self, graph: OpGraph) -> str | None:
-        """Return the reason why a network, or a part of one, cannot be divided; None if there is no single reason."""
+        """Return the reason why a network, or a part of it, cannot be divided; None if no single reason exists."""
         return None
 
     def remark(self, stages: Sequence[Segment]) -> str | None:
@@ -123,7 +123,7 @@ class Division:
 
 @cache
 def divisions() -> dict[str, Division]:
-    """Return every division, by its name; the files are imported at the first call."""
+    """Return every division by name; the first call imports their files."""
     result: dict[str, Division] = {}
     for word in DIVISION_NAMES:
         result[word] = import_module(f"stretch.planning.divisions.{word}").DIVISION
@@ -132,22 +132,22 @@ def divisions() -> dict[str, Division]:
 
 
 def exact_kinds() -> tuple[str, ...]:
-    """Return the items of a request's `kinds` that ask for divisions."""
+    """Return the items of a request's `kinds` that select exact divisions."""
     return tuple(dict.fromkeys(division.kind for division in divisions().values()))
 
 
 def of_kinds(kinds: Collection[str]) -> list[Division]:
-    """Return the divisions that a request asks for."""
+    """Return the divisions that a request's `kinds` select."""
     return [division for division in divisions().values() if division.kind in kinds]
 
 
 def with_shares(branch: type[T]) -> type[T]:
-    """Return a class of branches with a field for the share of each division; at most one of these fields is not None."""
+    """Return the branch class with one more field per division, for the share; at most one of these fields is not None."""
     name, namespace = branch.__name__, {"__doc__": branch.__doc__, "__module__": branch.__module__}
     if issubclass(branch, msgspec.Struct):
         fields = [(word, Share | None, None) for word in DIVISION_NAMES]
         struct = msgspec.defstruct(name, fields, bases=(branch,), namespace=namespace, frozen=True, kw_only=True)
-        return cast(type[T], struct)  # its stub does not say that the bases are those given
+        return cast(type[T], struct)  # msgspec's stub does not state the bases of the result
     shares = [(word, Share | None, field(default=None)) for word in DIVISION_NAMES]
     return make_dataclass(name, shares, bases=(branch,), namespace=namespace, frozen=True)
 
@@ -158,13 +158,13 @@ def shares_of(branch: object) -> dict[str, Share]:
 
 
 def range_of(share: Share) -> tuple[int, int]:
-    """Return the bounds of a share that is a range, of a segment that was checked."""
+    """Return start and exclusive end of a share that is a range; the segment must have been checked."""
     start, stop = map(int, share)
     return start, stop
 
 
 def division_of(design: Any) -> Division | None:
-    """Return the division of a segment; None where it is whole, or its branches are scaled copies."""
+    """Return the division of a segment; None if it is whole, or its branches are scaled copies."""
     words = {word for branch in design.branches for word in shares_of(branch)}
     named = [division for word, division in divisions().items() if word in words] if words else []
     eligible = [division for division in (named or divisions().values()) if design.join in division.joins]
@@ -172,7 +172,7 @@ def division_of(design: Any) -> Division | None:
 
 
 def check_division(segment: Segment, design: Any, division: Division) -> None:
-    """Refuse a segment unless each branch has one share and the shares make up the segment exactly once."""
+    """Refuse a segment unless each branch has one share and the shares cover the segment exactly once."""
     where, word = f"segment `{segment.name}`", division.word
     if design.join not in division.joins:
         raise StretchError(f"{where} has branches of some {word}, which `{design.join}` does not join", 'leave out its "join"')
@@ -200,7 +200,7 @@ def check_division(segment: Segment, design: Any, division: Division) -> None:
 def check_ranges(
     where: str, division: Division, names: Sequence[str], shares: Sequence[Share], count: int, what: str, of: str
 ) -> list[tuple[int, int]]:
-    """Return the shares as ranges that follow each other from 0 to `count`, none of them empty."""
+    """Return the shares as ranges; refuse ranges that are empty or do not follow each other from 0 to `count`."""
     at, ranges = 0, []
     for name, share in zip(names, shares, strict=True):
         if len(share) != 2 or not all(isinstance(bound, int) for bound in share):

@@ -1,4 +1,4 @@
-"""A design applied to an operator graph: the paper's F (paper 003, eq. 1), without weights; and a design file completed for a graph."""
+"""Application of a design to an operator graph, the paper's F (paper 003, eq. 1) without weights; and completion of design files."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -44,14 +44,14 @@ from stretch.planning.network.segments import (
     split_segments,
 )
 
-# Width scaling: how many channels a branch may have (paper 003, R_width).
+# Width scaling: the number of channels of a branch (paper 003, R_width).
 
-#: Width ratios that are tried where a branch's backbone is a concatenation of several groups.
+#: Width ratios to try if a branch's backbone is a concatenation of several groups.
 _RATIOS = tuple(n / 64 for n in range(1, 65))
 
 
 def scaled_units(units: int, per: int, ratio: float, align: int) -> int:
-    """Return the units a group keeps at a width ratio, its channels a multiple of `align` where it is large enough."""
+    """Return the units that a group keeps at a width ratio; its channels are a multiple of `align` if it is large enough."""
     if ratio == 1:
         return units
     step = align // gcd(align, per)
@@ -62,12 +62,12 @@ def scaled_units(units: int, per: int, ratio: float, align: int) -> int:
 
 
 def aligns(device: DeviceProfile, processors: Iterable[str]) -> dict[str, int]:
-    """Return the channels that each processor computes at a time, of which its branches' widths are multiples."""
+    """Return the channels that each processor computes at a time; widths of its branches are multiples of this number."""
     return {name: device.processor(name).width_slice for name in processors}
 
 
 def legal_widths(segment: Segment, align: int, floor: float = 0.0, ceiling: float = 1.0) -> list[int]:
-    """Return the widths a branch of `segment` may have, ascending, the original among them; `ceiling` is above 1 where a sequential control widens."""
+    """Return the valid widths of a branch, ascending, the original included; `ceiling` above 1 lets a sequential control widen."""
     full = segment.width
     if segment.fixed_width:
         return [full]
@@ -81,10 +81,10 @@ def legal_widths(segment: Segment, align: int, floor: float = 0.0, ceiling: floa
 
 
 def backbone_widths(channels: ChannelGroups, pieces: Pieces, align: int) -> dict[int, float]:
-    """Return the width of a concatenated backbone → the ratio of its groups; what comes from the input stays."""
+    """Return the ratio of the groups for each width of a concatenated backbone; channels of the input are not scaled."""
     scaled = [(group, size) for group, size in pieces if group not in channels.frozen and group != channels.input_group]
     stays = sum(channels.units[group] * size for group, size in pieces if group in channels.frozen or group == channels.input_group)
-    # backbones of dozens of pieces have few that differ
+    # a backbone of dozens of pieces has few distinct ones
     alike = Counter((channels.units[group], channels.per_unit[group], size) for group, size in scaled)
     return {
         stays + sum(scaled_units(units, per, ratio, align) * size * count for (units, per, size), count in alike.items()): ratio
@@ -93,13 +93,13 @@ def backbone_widths(channels: ChannelGroups, pieces: Pieces, align: int) -> dict
 
 
 def partitions(width: int, widths: Sequence[int], align: int) -> list[int]:
-    """Return the channels each branch of a `project` join contributes: in proportion to its width, in steps of `align`, or 1 where that does not divide `width`."""
+    """Return the channels that each branch contributes to a `project` join, in proportion to its width: multiples of `align` if `width` is one."""
     result: list[int] = each_partitions(width, np.array(widths)[:, None], align)[:, 0].tolist()
     return result
 
 
 def each_partitions(width: int, widths: NDArray[np.int64], align: int) -> NDArray[np.int64]:
-    """Return the same for many combinations of widths (branches × combinations)."""
+    """Return `partitions` for many combinations of widths (branches × combinations)."""
     count = len(widths)
     if width < count:
         raise StretchError(f"{width} channels cannot be divided among {count} branches", "use fewer processors, or join by `sum`")
@@ -111,7 +111,7 @@ def each_partitions(width: int, widths: NDArray[np.int64], align: int) -> NDArra
         short, over = np.flatnonzero(left > 0), np.flatnonzero(left < 0)
         errors = exact - counts
         counts[errors[:, short].argmax(axis=0), short] += 1
-        # none is left without a channel
+        # every branch keeps at least one channel
         counts[np.where(counts > 1, errors, np.inf)[:, over].argmin(axis=0), over] -= 1
     return counts * step
 
@@ -121,9 +121,9 @@ def each_partitions(width: int, widths: NDArray[np.int64], align: int) -> NDArra
 
 @memoised
 def dropped_blocks(segment: Segment, depth: int) -> set[int]:
-    """Return the numbers of the blocks that a segment with only `depth` of them does not have.
+    """Return the numbers of the blocks that a segment drops to have only `depth` blocks.
 
-    Units go from the end of the run that keeps the largest part of its own, so that merged stages shrink evenly.
+    Each unit is dropped from the end of the run that keeps the largest share of its blocks, so that merged stages shrink evenly.
     """
     if not segment.min_depth <= depth <= segment.depth:
         raise StretchError(
@@ -140,12 +140,12 @@ def dropped_blocks(segment: Segment, depth: int) -> set[int]:
 
 
 def missing_blocks(segment: Segment, depth: int, dropped: Sequence[int] = ()) -> set[int]:
-    """Return the numbers of the blocks that a branch does without: those that are given, or as `dropped_blocks` has it."""
+    """Return the numbers of the blocks that a branch lacks: `dropped` if given, else those of `dropped_blocks`."""
     return set(dropped) or dropped_blocks(segment, depth)
 
 
 def drop_units(segment: Segment, depth: int, dropped: Sequence[int] = ()) -> OpGraph:
-    """Return the segment with only `depth` blocks left, as `missing_blocks` has it."""
+    """Return the segment's graph without its `missing_blocks`."""
     removed = missing_blocks(segment, depth, dropped)
     units = {i for i, block in enumerate(segment.blocks) if block.removable}
     if not removed <= units or len(removed) != segment.depth - depth:
@@ -171,13 +171,13 @@ def drop_units(segment: Segment, depth: int, dropped: Sequence[int] = ()) -> OpG
 
 
 def narrowed_ops(source: OpGraph, channels: ChannelGroups, kept: Mapping[int, int]) -> list[Op]:
-    """Return the operators of a graph whose channel groups keep some of their units; their attributes are those of the channels that are left."""
+    """Return the operators of a graph whose channel groups keep `kept` units, with attributes adapted to the remaining channels."""
     widths = channels.widths(kept)
     return [narrowed_op(op, source, channels, kept, widths) if op.inputs else op for op in source.ops]
 
 
 def narrowed_op(op: Op, source: OpGraph, channels: ChannelGroups, kept: Mapping[int, int], widths: Mapping[str, int]) -> Op:
-    """Return one of these operators."""
+    """Return one operator with the remaining channels; `widths` are the new channels of every operator."""
     first, scaled = op.inputs[0], kind_of(op.kind).scaled
     if scaled is unscaled:
         return op
@@ -186,11 +186,11 @@ def narrowed_op(op: Op, source: OpGraph, channels: ChannelGroups, kept: Mapping[
     return Op(op.name, op.kind, op.inputs, scaled(op.attrs, change), tags=op.tags)
 
 
-# A design's statements on a network's sides and joins, checked.
+# Checks of a design's sides and joins.
 
 
 def check_sides(backbone: Backbone, design: BranchDesign) -> list[str]:
-    """Return the processor of each side of a backbone, in order."""
+    """Return the processor of each side of a backbone, in order; refuse a design with other sides."""
     names, placed = [side.name for side in backbone.sides], [side.name for side in design.sides]
     if names != placed:
         required, given = (", ".join(value) or "none" for value in (names, placed))
@@ -239,9 +239,9 @@ class ScaledBranch:
     graph: OpGraph  # Its operators: entry, kept blocks, its own part of the join. Names are the original's.
     source: OpGraph  # The segment with units dropped, at the original widths.
     channels: ChannelGroups  # Channel groups of `source`.
-    kept: dict[int, int]  # Units that each of those groups keeps.
-    backbone: int  # First channel of the original backbone that it answers for.
-    taken: Mapping[str, Taken] = field(default_factory=dict)  # Of a branch of channels, its part of each operator's weights.
+    kept: dict[int, int]  # Units that each of these groups keeps.
+    backbone: int  # First channel of the original backbone that the branch computes.
+    taken: Mapping[str, Taken] = field(default_factory=dict)  # Its part of each operator's weights, for a branch of channels.
 
 
 def kept_units(segment: Segment, source: OpGraph, channels: ChannelGroups, scale: BranchScale, in_channels: int) -> dict[int, int]:
@@ -278,14 +278,14 @@ def kept_units(segment: Segment, source: OpGraph, channels: ChannelGroups, scale
 
 
 def backbone_parts(design: SegmentDesign, width: int) -> list[int]:
-    """Return how many channels of the original backbone each branch answers for, in order of the branches."""
+    """Return the number of channels of the original backbone that each branch computes, in order of the branches."""
     if join_of(design.join).divides:
         return [b.partition for b in design.branches]
     return partitions(width, [b.width for b in design.branches], 1)
 
 
 def scale_branch(segment: Segment, design: SegmentDesign, index: int, in_channels: int) -> ScaledBranch:
-    """Return the branch number `index` of a segment."""
+    """Return branch number `index` of a segment, scaled."""
     scale = design.branches[index]
     if inexact_rewrites(scale.rewrites) != segment.rewrites:
         segment = rewrite_segment(segment, scale.rewrites)
@@ -315,7 +315,7 @@ def scale_branch(segment: Segment, design: SegmentDesign, index: int, in_channel
 
 
 def whole_branch(segment: Segment, design: SegmentDesign, in_channels: int) -> ScaledBranch:
-    """Return a segment in one piece that is divided exactly, for a number of arriving channels."""
+    """Return an exactly divided segment in one piece, for a number of arriving channels."""
     if in_channels != segment.in_width:
         return scale_branch(segment, design.undivided, 0, in_channels)
     return ScaledBranch(segment.graph, segment.graph, segment.channels, dict(segment.channels.units), 0)
@@ -338,7 +338,7 @@ def _pointwise(out: int, *, bias: bool) -> dict[str, Attr]:
 
 
 def entry_ops(segment: Segment, scale: BranchScale, width: int, start: int) -> list[Op]:
-    """Return the operators with which a branch begins."""
+    """Return the operators of a branch's entry; `start` is the first channel of a slice."""
     if scale.entry == "slice":
         if width > segment.in_width:
             problem = f"branch `{segment.name}.{scale.processor}` cannot slice {width} of {segment.in_width} channels"
@@ -350,13 +350,13 @@ def entry_ops(segment: Segment, scale: BranchScale, width: int, start: int) -> l
 
 
 def join_width(segment: Segment, design: SegmentDesign) -> int:
-    """Return the channels behind the segment's meeting point."""
+    """Return the number of channels after the segment's meeting point."""
     join = join_of(design.join)
     return sum(b.width for b in design.branches) if join.widens else segment.width
 
 
 def design_segments(graph: OpGraph, design: BranchDesign) -> list[Segment]:
-    """Return the original segments a design speaks of."""
+    """Return the original segments of a design, checked."""
     graph = backbone_of(graph).graph
     at = graph.input.name
     segments = []
@@ -367,7 +367,7 @@ def design_segments(graph: OpGraph, design: BranchDesign) -> list[Segment]:
             )
         segment, at = cut_segment(graph, part.name, part.start, part.end), part.end
         segments.append(segment)
-        # others read a segment's end, with the channels that it has in the original
+        # operators outside the backbone may only read a segment's end, with the original's channels
         inner = next((op.name for op in segment.graph.ops if op.name not in (segment.start, segment.end) and is_tap(op)), None)
         if inner is not None:
             reason = f"segment `{segment.name}` reaches beyond `{inner}`, which is read outside the backbone or returned"
@@ -392,7 +392,7 @@ def scaled_branches(graph: OpGraph, design: BranchDesign) -> list[list[ScaledBra
 
 
 def remaining_shared_weights(graph: OpGraph, design: BranchDesign) -> list[SharedWeight]:
-    """Return the weights that operators of a network share and that a design keeps in one piece: its operators share them too."""
+    """Return the shared weights of a network that its operators still share in a design."""
     if not any(SHARED in op.tags for op in graph.ops):
         return []
     branches = [branch.graph for branches in scaled_branches(graph, undivided(design)) for branch in branches]
@@ -400,14 +400,14 @@ def remaining_shared_weights(graph: OpGraph, design: BranchDesign) -> list[Share
 
 
 def run_graph(branch: ScaledBranch, scale: BranchScale) -> OpGraph:
-    """Return a branch as its processor runs it: exact rewrites put other operators in the place of some, which have parts of their weights."""
+    """Return the graph of a branch after exact rewrites, as its processor runs it; new operators hold parts of the old weights."""
     return apply_exact_rewrites(branch.graph, scale.rewrites)[0]
 
 
 def scaled_graph(graph: OpGraph, design: BranchDesign, branched: Sequence[Sequence[ScaledBranch]] | None = None) -> OpGraph:
     """Return the branched network (the paper's G_branch).
 
-    Operators are called ``<segment>_<processor>_<original name>``, joins ``<segment>_join``. Tags say `origin`, `segment`, `processor`,
+    Operators are named ``<segment>_<processor>_<original name>``, joins ``<segment>_join``. Tags state `origin`, `segment`, `processor`,
     `subgraph` and `meeting_point` (``true`` on the operator that ends a meeting).
     """
     backbone = backbone_of(graph)
@@ -445,7 +445,7 @@ def scaled_graph(graph: OpGraph, design: BranchDesign, branched: Sequence[Sequen
 
 
 def _shared_name(op: Op, shared: Collection[tuple[str, str]]) -> str:
-    """Of the weights that an operator shares in the original, those that it shares in a design."""
+    """Return the names of the weights that an operator shares both in the original and in a design."""
     return " ".join(word for word in op.tags[SHARED].split() if (op.tags["origin"], word.partition("=")[0]) in shared)
 
 
@@ -467,18 +467,18 @@ def _rename_branch(segment: str, name: str, processor: str, branch: OpGraph, han
     return ops, {output: names[output] for output in branch.outputs}
 
 
-# A design as a person writes it, completed and checked against a network.
+# Completion and check of a hand-written design for a network.
 
 
 def resolve_design(draft: DesignDraft, graph: OpGraph, device: str, align: Mapping[str, int], default: str) -> BranchDesign:
-    """Fill in what a design file leaves out.
+    """Fill in the missing fields of a design file.
 
-    Segments may be named after the network's own stages or bounded by any cut points; where none is given for a part of the network, that
-    part stays whole on the default processor. Depth and width default to the original's, the entry to `project` where one is needed, the
+    Segments are named after the network's stages or bounded by any cut points. A part of the network without a given segment
+    stays whole on the default processor. Depth and width default to the original's, the entry to `project` if needed, the
     join to `project`.
 
     Args:
-        align: Width rounding by processor; its keys are the processors that exist.
+        align: Width rounding by processor, for all processors of the device.
     """
     if draft.model is not None and draft.model != graph.name:
         reason = f"the design is for the model `{draft.model}`, not for `{graph.name}`"
@@ -499,7 +499,7 @@ def resolve_design(draft: DesignDraft, graph: OpGraph, device: str, align: Mappi
 
 
 def _resolve_sides(draft: DesignDraft, backbone: Backbone, default: str, align: Mapping[str, int]) -> tuple[SideDesign, ...]:
-    """Return where the parts other than the backbone run: as the draft says, else on the default processor."""
+    """Return the processor of each side: as the draft says, else the default processor."""
     sides = {side.name: side.processor for side in draft.sides}
     names = [side.name for side in backbone.sides]
     for name, processor in sides.items():
@@ -511,7 +511,7 @@ def _resolve_sides(draft: DesignDraft, backbone: Backbone, default: str, align: 
 
 
 def _resolve_segments(draft: DesignDraft, graph: OpGraph) -> list[tuple[Segment, SegmentDraft | None]]:
-    """Return every part of the network with its draft, in order; parts without one keep the network's own stages."""
+    """Return every segment of the network with its draft, in order; parts without a draft keep the network's stages."""
     stages = {s.name: s for s in split_segments(graph)}
     result: list[tuple[Segment, SegmentDraft | None]] = []
     at = graph.input.name
@@ -540,7 +540,7 @@ def _resolve_segments(draft: DesignDraft, graph: OpGraph) -> list[tuple[Segment,
 
 
 def _segments_between(graph: OpGraph, start: str, end: str, stages: dict[str, Segment]) -> list[Segment]:
-    """Return the network's own stages from cut point `start` to `end`, cut where the design cuts them."""
+    """Return the network's stages from cut point `start` to `end`, cut at the design's boundaries."""
     pieces, at = [], start
     while graph.position[at] < graph.position[end]:
         stage = next(s for s in stages.values() if graph.position[s.end] > graph.position[at])

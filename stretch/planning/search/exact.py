@@ -1,14 +1,14 @@
-"""Exact search: label setting over segments, and branch and bound where options are too many to build.
+"""Exact search: label setting over segments, and branch and bound if there are too many options to build.
 
-*Label setting*: a label is a partial design; its state is the processor that holds the tensor, how many segments are branched so
-far, and whether a required option was used. Options lead from state to state (`stretch.planning.search.layers`).
+*Label setting*: a label is a partial design; its state is the processor that holds the tensor, the number of branched segments so
+far, and whether it contains a required option. Options lead from state to state (`stretch.planning.search.layers`).
 
 *Branch and bound*: the range of multiply-accumulates is relaxed with a Lagrangian multiplier, so that an option costs its time minus
 the multiplier times its MACs. The cheapest path plus the constraint's value is a lower bound on every makespan. Within a segment,
 the slowest branch takes at least any weighted mean of the branches: a sum over branches, which bounds all combinations of scales
 without building them. Options whose cheapest completion is within a slack of the bound are built and searched by label setting.
 If the best design is slower than bound plus slack, the slack widens.
-Invariant: a design with an option that was left out is slower than the lower bound plus the slack.
+Invariant: a design with an option that was not built is slower than the lower bound plus the slack.
 """
 
 from bisect import bisect_right
@@ -33,12 +33,12 @@ from stretch.planning.network.segments import memoised
 from stretch.planning.search.layers import TIE, Layer, costs_to_end, maximize_concave, remaining_costs, shortest_path
 from stretch.planning.search.space import SAMPLE, DesignSpace, LazyOptions, Thinning, Totals
 
-#: Options and the index of the chosen one, segment by segment.
+#: Options and the index of the chosen option, per segment.
 Picks = Sequence[tuple[SegmentOptions, int]]
 
 
 def with_input_holders(space: DesignSpace, picks: Picks) -> tuple[list[tuple[SegmentOptions, int, str]], str]:
-    """Return each choice with the processor that holds its input, and the processor that holds the network's output."""
+    """Return each pick with the processor that holds its input, and the processor that holds the network's output."""
     holder, rows = space.costs.host, []
     for options, index in picks:
         rows.append((options, index, holder))
@@ -47,13 +47,13 @@ def with_input_holders(space: DesignSpace, picks: Picks) -> tuple[list[tuple[Seg
 
 
 def satisfies_rules(space: DesignSpace, picks: Picks) -> bool:
-    """Return whether each choice is allowed for the holder of its input, and takes a finite time."""
+    """Return whether each pick is allowed for the holder of its input, and takes a finite time."""
     rows = ((options, space.holders.index(holder), index) for options, index, holder in with_input_holders(space, picks)[0])
     return all(options.allowed[at, index] and np.isfinite(options.ms[at, index]) for options, at, index in rows)
 
 
 def processors_used(space: DesignSpace, picks: Picks) -> tuple[str, ...]:
-    """Return the processors that run a part of a design."""
+    """Return the processors that run a part of a design, in the space's order."""
     names = {name for options, _ in picks for name in options.processors_used(space.costs.host)}
     return tuple(name for name in space.processors if name in names)
 
@@ -66,12 +66,12 @@ class Measure:
     per_option: Callable[[SegmentOptions], Floats]
     #: Cost added after the last segment, by the processor that holds the network's output.
     final_cost: Callable[[DesignSpace, str], float] = lambda space, holder: 0.0
-    energy: float = 0.0  # Weight of the energy, mJ, which depends on which processors have work.
-    power: "ProcessorPowers | None" = None  # Of the processors; needed where energy has a weight.
+    energy: float = 0.0  # Weight of the energy, mJ, which depends on the set of processors with work.
+    power: "ProcessorPowers | None" = None  # Power of the processors; required if `energy` is not 0.
 
     @memoised
     def of(self, processors: tuple[str, ...]) -> "Measure":
-        """Return the measure of designs that give work to each of these processors."""
+        """Return the measure for designs that give work to exactly these processors."""
         if self.power is None:
             return self
         return weighted_sum((1.0, replace(self, energy=0.0, power=None)), (self.energy, self.power.energy(processors)))
@@ -87,7 +87,7 @@ class Measure:
 
 #: The makespan, ms.
 LATENCY = Measure(lambda options: options.ms, lambda space, holder: space.finish_ms(holder))
-#: Multiply-accumulates, and parameters.
+#: Total multiply-accumulates, and total parameters.
 MACS, PARAMS = Measure(lambda options: options.macs.astype(float)), Measure(lambda options: options.params.astype(float))
 
 
@@ -108,7 +108,7 @@ def weighted_sum(*parts: tuple[float, Measure]) -> Measure:
 
 
 def measure_of(objective: Objective, device: DeviceProfile, processors: Sequence[str]) -> Measure:
-    """Return the measure of an objective; latency where it does not add up."""
+    """Return the measure of an objective; latency for an objective that is not additive."""
     energy = objective.weights.get("energy", 0.0)
     if not energy:
         return LATENCY
@@ -117,7 +117,7 @@ def measure_of(objective: Objective, device: DeviceProfile, processors: Sequence
 
 
 class ProcessorPowers:
-    """Energy of designs, mJ, as of `EnergyModel.plan_mj`; refused where the profile does not state a processor's power."""
+    """Energy of designs by `EnergyModel.plan_mj`, mJ; the constructor refuses processors without a stated power."""
 
     def __init__(self, device: DeviceProfile, processors: Sequence[str]) -> None:
         self._model = model = EnergyModel(device)
@@ -125,14 +125,14 @@ class ProcessorPowers:
             if model.mj(name, 1.0) is None:
                 problem = f"the profile of {device.id} states no power of the {name}, so nothing can be planned for energy"
                 raise UsageError(problem, "name other processors, or add `power_w` to the profile")
-        # a processor may take other power while it waits than while it idles: its energy depends on the set of processors that have work
+        # a waiting processor may need another power than an idle one, so the energy depends on the set of processors with work
         same_waiting_power = all(isclose(self._mj({name: 0.0}), self._mj({})) for name in processors)
         subsets = (subset for count in range(len(processors), 0, -1) for subset in combinations(processors, count))
-        #: Sets of processors of which each has to be searched by itself.
+        #: Sets of processors that need separate searches.
         self.groups: list[tuple[str, ...]] = [tuple(processors)] if same_waiting_power else list(subsets)
 
     def energy(self, processors: Sequence[str]) -> Measure:
-        """Return the energy of designs that use exactly these processors; a lower bound where one has no work."""
+        """Return the energy of designs that use exactly these processors, mJ; a lower bound if one has no work."""
         idle = dict.fromkeys(processors, 0.0)
         waiting_mj = self._mj(idle)
         extra_mj = {name: self._mj({**idle, name: 1.0}) - waiting_mj for name in processors}
@@ -169,32 +169,32 @@ class SearchResult:
     """A design found by a search."""
 
     picks: tuple[tuple[SegmentOptions, int], ...]  # Per segment, its options and the index of the chosen option.
-    ms: float  # Predicted makespan.
+    ms: float  # Predicted makespan, ms.
     macs: int  # Multiply-accumulates.
-    optimal: bool  # Whether no design of the space is better in what was searched for.
-    gap: float  # How much better one might be, as a fraction.
+    optimal: bool  # Whether the design is proved to be the best of the space.
+    gap: float  # Fraction by which another design might be better.
     evaluated: int  # Options whose cost was computed.
     value: float  # Value of the objective.
 
     @classmethod
     def unproved(cls, space: DesignSpace, picks: Picks, evaluated: int) -> "SearchResult":
-        """Return a design that another search found."""
+        """Return a design that another search found, without proof."""
         macs, ms = sum(int(options.macs[index]) for options, index in picks), LATENCY.value(space, picks)
         return cls(tuple(picks), ms, macs, False, nan, evaluated, ms)
 
     @property
     def n_meet(self) -> int:
-        """Meeting points where branches join."""
+        """Number of meeting points, where branches join."""
         return sum(options.branched for options, _ in self.picks)
 
     @property
     def params(self) -> int:
-        """Learned numbers."""
+        """Number of parameters."""
         return sum(int(options.params[index]) for options, index in self.picks)
 
     @property
     def peak_bytes(self) -> int:
-        """Activation bytes alive at one time."""
+        """Maximum activation bytes alive at one time."""
         return max(int(options.peak_bytes[index]) for options, index in self.picks)
 
     def segments(self, costs: Costs) -> tuple[SegmentDesign, ...]:
@@ -209,16 +209,16 @@ def search_exact(
     loss_bound: LossBound | None = None,
     required: OptionFilter | None = None,
 ) -> SearchResult | None:
-    """Return the design that minimises a measure, within the totals, and at least one `required` option."""
+    """Return the design that minimises a measure within the totals and has at least one `required` option; None if none is found."""
     states, layers = _States(space, totals.n_meet, required), []
     for groups in space.options:
-        # an option of infinite time is left out, whatever the objective
+        # an option of infinite time is never valid, for any objective
         keep = np.concatenate([(group.allowed & np.isfinite(group.ms)).T for group in groups])
         loss = np.concatenate(_per_holder(groups, loss_bound[0])) if loss_bound else None
         layers.append(states.layer(groups, _per_holder(groups, cost), loss, keep))
     final = states.final(cost)
     if loss_bound is not None:
-        # the last transfer counts against the bound: it is a layer of its own
+        # the last transfer counts against the bound, so it becomes a separate layer
         ends = np.flatnonzero(np.isfinite(final))
         zeros, loss = np.zeros(len(ends), np.int64), states.final(loss_bound[0])[ends]
         layers.append(Layer(ends, ends, zeros, final[ends], zeros, loss, zeros + 1))
@@ -241,7 +241,7 @@ def search_exact(
 
 
 class _States:
-    """Numbers of states: holder, branched segments so far, and whether a required option was used."""
+    """Numbering of states: holder, number of branched segments so far, and whether a required option was used."""
 
     def __init__(self, space: DesignSpace, n_meet: int, required: OptionFilter | None = None) -> None:
         self.space, self.n_meet, self.required = space, n_meet, required
@@ -265,9 +265,9 @@ class _States:
         """Return options that begin at one segment, from every state.
 
         Args:
-            costs: Of the options of each group (options × holders). A group with one option replaces all its options.
-            loss: Of all options (options × holders); none if None.
-            keep: Which of them there are; all if None, and then without their multiply-accumulates.
+            costs: Costs of the options of each group (options × holders). One row may stand for all options of a group.
+            loss: Losses of all options (options × holders); zero if None.
+            keep: Mask of valid options (options × holders). If None, all are valid, and their multiply-accumulates count as zero.
         """
         host, sizes, ms = self.space.costs.host, [len(cost) for cost in costs], np.concatenate(costs)
         uses = [self.required is not None and isinstance(o, SegmentOptions) and self.required(o) for o in groups]
@@ -292,21 +292,21 @@ def _per_holder(groups: Sequence[SegmentOptions], measure: Measure) -> list[Floa
 
 
 def _reduced_cost(options: SegmentOptions, multiplier: float) -> Floats:
-    """Return the lowest reduced cost of allowed options (1 × holders)."""
+    """Return the lowest reduced cost of allowed options, ms (1 × holders)."""
     lowest: Floats = np.where(options.allowed, options.ms - multiplier * options.macs, inf).min(axis=1)[None]
     return lowest
 
 
-# Search with `concat` joins, whose widths change what the next segment reads. The search fixes the widths that arrive, finds the best
-# design for them exactly, takes over the widths that this design has, and repeats; designs count only with the costs of their own
+# Search with `concat` joins, whose widths change the next segment's input. The search fixes the input widths, finds the best
+# design for them exactly, adopts the widths of this design, and repeats; a design only counts with the costs of its own
 # widths. The result meets every rule; it is not proved optimal.
 
-#: Rounds in which a design must be found, and after which one that was found is taken.
+#: Maximum rounds of the search, and rounds after which any found design is accepted.
 MAX_ROUNDS, SUFFICIENT_ROUNDS = 12, 4
 
 
 def search_concat(build: Callable[[Sequence[int] | None], DesignSpace], totals: Totals) -> SearchResult | None:
-    """Return the fastest design found in the rounds."""
+    """Return the fastest design of all rounds; `build` returns the space for given input widths."""
     space = build(None)
     best: SearchResult | None = None
     shift, evaluated = 0, 0
@@ -321,7 +321,7 @@ def search_concat(build: Callable[[Sequence[int] | None], DesignSpace], totals: 
         widths = (sum(b.width for b in o.branches_of(i)) if join_of(o.join).widens else o.segment.width for o, i in picked[:-1])
         input_widths = (picked[0][0].segment.in_width, *widths)
         space = build(input_widths)
-        # the same picks at the costs of their own widths, where no rule is broken
+        # the same picks at the costs of their own widths; they only count if they still meet every rule
         picks = [
             (next(candidate for candidate in segment_options if candidate.processors == options.processors), index)
             for segment_options, (options, index) in zip(space.options, search_result.picks, strict=True)
@@ -333,30 +333,30 @@ def search_concat(build: Callable[[Sequence[int] | None], DesignSpace], totals: 
         converged = bool(seen) and input_widths == seen[-1]
         if best is not None and (converged or round_number + 1 >= SUFFICIENT_ROUNDS):
             break
-        # Where widths swing to and fro, the next round aims off by half of this one's error.
+        # If the widths oscillate, shift the next round's range by half of this round's error.
         shift = (candidate_result.macs - search_result.macs) // 2 if input_widths in seen else 0
         seen.append(input_widths)
     return None if best is None else replace(best, evaluated=evaluated)
 
 
-# Branch and bound: the fastest design among millions of options, few of which are built.
+# Branch and bound: finds the fastest design among millions of options and builds few of them.
 
-#: Maximum combinations of a space that are all built.
+#: Maximum combinations up to which the search builds the whole space.
 MAX_ENUMERATED = 20_000
-#: Scales of a branch with which the multiplier is found, the fewest first; more are tried where these have no design.
+#: Thinnings of a branch's scales used to find the multiplier, coarsest first; the next is tried if one has no design.
 COARSE_THINNINGS: tuple[Thinning, ...] = (SAMPLE, (6, 6))
-#: First slack, as a share of a design's time, and the factor by which it grows.
+#: First slack, as a share of the design's time, and its growth factor.
 INITIAL_SLACK, SLACK_GROWTH = 0.004, 3.0
-#: Maximum options that are built.
+#: Maximum number of options to build.
 MAX_OPTIONS = 2_000_000
-#: Combinations per chunk, and maximum chunks where few combinations keep the rules.
+#: Combinations per chunk, and maximum chunks if few combinations meet the rules.
 CHUNK, MAX_CHUNKS = 100_000, 12
-#: Steps of a golden section for the multiplier.
+#: Steps of the golden-section search for the multiplier.
 STEPS = 24
 
 
 def search_pruned(space: DesignSpace, totals: Totals) -> tuple[SearchResult | None, DesignSpace]:
-    """Return the fastest design of a space with all scales of its offers, and a smaller space with all designs that are as fast."""
+    """Return the fastest design of a space with all scales of its offers, and a smaller space that holds all equally fast designs."""
     offers = _full_offers(space)
     if sum(offer.count for segment_offers in offers for offer in segment_offers) <= MAX_ENUMERATED:
         full = replace(space, offers=offers, thinned=False)
@@ -375,7 +375,7 @@ def search_pruned(space: DesignSpace, totals: Totals) -> tuple[SearchResult | No
 
 
 def search_coarse(space: DesignSpace, totals: Totals) -> SearchResult | None:
-    """Return a design of a space, found with few scales of its offers, or with all where these have none."""
+    """Return a design of a space, found with few scales of its offers, or with more if these have no design."""
     return _search_coarse(space, _full_offers(space), totals)[1] or search_exact(space, totals)
 
 
@@ -384,7 +384,7 @@ def _full_offers(space: DesignSpace) -> list[list[LazyOptions]]:
 
 
 def _search_coarse(space: DesignSpace, offers: Sequence[Sequence[LazyOptions]], totals: Totals) -> tuple[DesignSpace, SearchResult | None]:
-    """Return a space with few scales of its offers, and its best design; with the most scales tried where none has a design."""
+    """Return a space with few scales of its offers, and its best design; None after the finest thinning."""
     for thinning in COARSE_THINNINGS:
         coarse = replace(space, offers=[[offer.thinned(thinning) for offer in segment_offers] for segment_offers in offers], thinned=False)
         search_result = search_exact(coarse, totals)
@@ -394,7 +394,7 @@ def _search_coarse(space: DesignSpace, offers: Sequence[Sequence[LazyOptions]], 
 
 
 def _best_multiplier(space: DesignSpace, totals: Totals) -> float:
-    """Return the Lagrangian multiplier of multiply-accumulates, ms, at which the lower bound on a space is highest."""
+    """Return the Lagrangian multiplier of multiply-accumulates, ms per MAC, with the highest lower bound on a space."""
     states = _States(space, totals.n_meet)
     final = states.final(LATENCY)
 
@@ -413,7 +413,7 @@ def _branch_and_bound(
     multiplier: float,
     incumbent: SearchResult,
 ) -> tuple[SearchResult, DesignSpace]:
-    """Return the fastest design and the reduced space it was found in, which has all designs as fast if the result is optimal."""
+    """Return the fastest design and its reduced space, which holds all equally fast designs if the result is optimal."""
     states, constraint_value = _States(space, totals.n_meet), totals.value(multiplier)
     tables = [[_ReducedCostTable(offer, space.holders, multiplier) for offer in segment_offers] for segment_offers in offers]
     # the offers come first
@@ -430,7 +430,7 @@ def _branch_and_bound(
     ]
     best, slack = incumbent, min(incumbent.ms - lower_bound, INITIAL_SLACK * incumbent.ms)
     while True:
-        # options of offers whose cheapest completion is within the slack, and whether these are all of them
+        # options of offers whose cheapest completion is within the slack, and whether all of them are built
         candidates: list[list[SegmentOptions]] = []
         count, complete = 0, True
         for segment_tables, segment_costs in zip(tables, remaining, strict=True):
@@ -457,7 +457,7 @@ def _branch_and_bound(
 
 
 class _ReducedCostTable:
-    """Reduced costs of an offer's combinations at a multiplier of MACs, by the widths of the branches."""
+    """Reduced costs of an offer's combinations at a multiplier of MACs, by the branches' widths."""
 
     def __init__(self, offer: LazyOptions, holders: Sequence[str], multiplier: float) -> None:
         self.offer, joins = offer, offer.joins
@@ -472,7 +472,7 @@ class _ReducedCostTable:
         self._bounds = self._lower_bounds()
 
     def _lower_bounds(self) -> list[Floats]:
-        # weight branches by the value of MACs that they compute per ms
+        # weight each branch by the value of its MACs per ms
         rates = np.array([(worth / np.maximum(ms, TIE)).mean() for ms, worth in zip(self._ms, self._macs_value, strict=True)])
         weights = np.maximum(rates, 0.0) / rates.sum() if rates.sum() > 0 else np.full(len(rates), 1 / len(rates))
         bounds = []
@@ -481,12 +481,12 @@ class _ReducedCostTable:
             for i, weight in enumerate(weights.tolist()):
                 least = (weight * self._ms[i] - self._macs_value[i]).min(axis=1)[self._width_index[i]]
                 total += weight * (self._end_ms[i] + input_ms[i]) + least
-            # combinations of unknown time have no bound, so that none is left out
+            # a combination of unknown time gets no bound, so that it is never dropped
             bounds.append(np.where(np.isnan(total), -inf, total))
         return bounds
 
     def lower_bound(self, space: DesignSpace) -> Floats:
-        """Return a lower bound on the cost of combinations that keep the rules, per holder; exact unless too many must be evaluated."""
+        """Return a lower bound on the cost of combinations that meet the rules, per holder; exact unless too many need evaluation."""
         lowest, bounds = np.full(len(self._input_ms), inf), np.min(self._bounds, axis=0)
         order = np.argsort(bounds, kind="stable")
         depths = prod(size for _, size in self._sizes)
@@ -504,7 +504,7 @@ class _ReducedCostTable:
         return np.minimum(lowest, bounds[remaining[0]]) if len(remaining) else lowest
 
     def _costs(self, rows: Ints, holder: int) -> Floats:
-        """Return the costs of all depths at some combinations of widths (combinations of widths × depths of each branch)."""
+        """Return the costs of all depths at some combinations of widths (combinations of widths × combinations of depths)."""
         branches, slowest, worth = len(self._sizes), np.full((), -inf), np.zeros(())
         for i, (entering, at) in enumerate(zip(self._input_ms[holder], self._width_index, strict=True)):
             axes = (len(rows), *(size[1] if j == i else 1 for j, size in enumerate(self._sizes)))
@@ -514,7 +514,7 @@ class _ReducedCostTable:
         return (slowest - worth + self._join[rows].reshape(-1, *[1] * branches)).reshape(len(rows), -1)
 
     def combinations_within(self, max_costs: Floats, count: int) -> Ints | None:
-        """Return the numbers of the combinations within the cost bound of one of the holders, ascending; None if there are too many."""
+        """Return the numbers of combinations within `max_costs` of at least one holder, ascending; None for more than `count`."""
         rows = np.flatnonzero((np.array(self._bounds) <= max_costs[:, None]).any(axis=0))
         depths = [size for _, size in self._sizes]
         step = max(1, CHUNK // prod(depths))
@@ -530,6 +530,6 @@ class _ReducedCostTable:
         return np.sort(np.concatenate(result))
 
     def _flat_index(self, rows: Ints, depths: Sequence[Ints]) -> Ints:
-        """Return the index of combinations among all of the offer's."""
+        """Return the indices of combinations among all combinations of the offer."""
         coordinates = [part for i, depth in enumerate(depths) for part in (self._width_index[i][rows], depth)]
         return np.ravel_multi_index(coordinates, [size for pair in self._sizes for size in pair]).astype(np.int64)

@@ -1,6 +1,6 @@
-"""Goal of a search: the least of something that adds up, on whichever processors that is, within bounds on whole designs.
+"""Goal of a search: the minimum of an additive measure over all subsets of processors, within bounds on whole designs.
 
-Bounds on accuracy, time and energy are kept by the exact search; for one on parameters it is run at prices until its designs keep it.
+The exact search keeps one bound: on accuracy, time, energy or parameters.
 """
 
 from bisect import bisect_left
@@ -31,7 +31,7 @@ def search_best(
     loss_bound: exact.LossBound | None = None,
     required: exact.OptionFilter | None = None,
 ) -> exact.SearchResult | None:
-    """Return the design of a space that is best in a measure, and has no more than a bound of another one, on whichever processors that is."""
+    """Return the design with the minimum of a measure, within a bound on a second measure, over all subsets of processors."""
     if goal is exact.LATENCY and loss_bound is None and required is None:
         return exact.search_pruned(space, totals)[0]
     power = goal.power or (loss_bound[0].power if loss_bound is not None else None)
@@ -45,7 +45,7 @@ def search_best(
 
 
 def best_result(found: Sequence[exact.SearchResult | None]) -> exact.SearchResult | None:
-    """Return the best of the designs of several searches that each leave out some designs; None if all have none."""
+    """Return the best result of several searches over different designs; None if none has a design."""
     search_results = [search_result for search_result in found if search_result is not None]
     if not search_results:
         return None
@@ -60,13 +60,13 @@ def best_result(found: Sequence[exact.SearchResult | None]) -> exact.SearchResul
 
 
 def loss_of(search_result: exact.SearchResult, accuracy_source: AccuracySource) -> float:
-    """Return the predicted loss of a design that was searched for."""
+    """Return the predicted loss of a design that a search found."""
     return sum(float(accuracy_source.losses(options)[index]) for options, index in search_result.picks)
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds on the designs of one space; those of parameters are kept by prices, so that a better design may lie between two."""
+    """Searches of one space for designs within a bound on parameters, accuracy or latency."""
 
     graph: OpGraph  # The original network.
     space: DesignSpace  # Its designs.
@@ -75,7 +75,7 @@ class Bounds:
     goal: exact.Measure = exact.LATENCY  # Criterion of designs.
 
     def satisfy_params(self, fastest: exact.SearchResult) -> exact.SearchResult:
-        """Return the fastest design whose parameters are at the end of the range that the fastest of all exceeds, or within the range."""
+        """Return `fastest` if its parameters are in range, else the fastest design within the bound that it exceeds."""
         assert self.config.params is not None
         if self.config.strategy != "exact":
             raise UsageError("parameters can be bounded with the exact strategy only", "leave out `params` or `strategy`")
@@ -95,7 +95,7 @@ class Bounds:
         raise infeasible_error(problem, [TightRule("params", self.config.params, bounds)])
 
     def satisfy_accuracy(self, fastest: exact.SearchResult, accuracy_source: AccuracySource) -> exact.SearchResult:
-        """Return the fastest design whose predicted accuracy reaches the floor."""
+        """Return the best design whose predicted accuracy reaches the required minimum."""
         option = accuracy_source.option
         required: float = getattr(self.config, option)
         max_loss = accuracy_source.max_loss(required)
@@ -115,20 +115,20 @@ class Bounds:
         raise result
 
     def most_accurate(self, fastest: exact.SearchResult, accuracy_source: AccuracySource) -> exact.SearchResult:
-        """Return the design of the highest predicted accuracy within the latency budget."""
+        """Return the design with the highest predicted accuracy within the latency budget, or `fastest` if none is better."""
         assert self.config.latency_budget is not None
         best = None if fastest.ms > self.config.latency_budget else self.least_loss(accuracy_source, self.config.latency_budget)
         return best if best is not None and loss_of(best, accuracy_source) < loss_of(fastest, accuracy_source) else fastest
 
     def least_loss(self, accuracy_source: AccuracySource, budget_ms: float = inf) -> exact.SearchResult | None:
-        """Return the design that loses least among those that take no longer than a budget."""
+        """Return the design with the lowest predicted loss that takes at most `budget_ms`."""
         within = (exact.LATENCY, budget_ms) if budget_ms < inf else None
         search_result = exact.search_exact(self.space, self.totals, exact.Measure(accuracy_source.losses), within)
-        # a loss may be nothing, so that a fraction of it says nothing
+        # the loss may be zero, so a gap relative to it is undefined
         return None if search_result is None else replace(search_result, gap=0.0 if search_result.optimal else nan)
 
     def satisfy_latency(self, best: exact.SearchResult) -> exact.SearchResult:
-        """Return the best design within the latency budget; of a request whose objective is not latency alone."""
+        """Return the best design within the latency budget, for an objective other than latency; the fastest one if none exists."""
         assert self.config.latency_budget is not None
         for name in ("min_accuracy", "min_agreement"):
             if getattr(self.config, name) is not None:
@@ -138,9 +138,9 @@ class Bounds:
         return search_result or exact.search_exact(self.space, self.totals) or best
 
 
-# Why no design meets the constraints: the tightest rule and the nearest value at which there is one.
+# Reason why no design meets the constraints: the tightest rule, and its nearest value that has a design.
 
-#: Bisections for the nearest value of a rule; the last one is exact to 1 in 4 000.
+#: Bisections for the nearest value of a rule; the result is exact to 1 in 4 000.
 STEPS = 12
 
 Feasible = Callable[[PlanConfig], bool]
@@ -151,7 +151,7 @@ def explain_infeasible(
 ) -> InfeasibleError:
     """Return the error for a request that no design meets.
 
-    Every rule is dropped alone; of those whose absence helps, the one that needs the smallest relative change is named.
+    Each rule is dropped in turn. Among the rules whose absence helps, the error names the rule with the smallest relative change.
     """
     if not any(segment_options.branched for options in space.options for segment_options in options):
         hint = "give other meeting points with `meet`, or another model"
@@ -175,10 +175,10 @@ def explain_infeasible(
 
 
 def _blame_one(limits: list[Limit], config: PlanConfig, feasible: Feasible) -> list[TightRule]:
-    """Return the rule that needs the smallest relative change; none where no rule alone helps."""
+    """Return the rule that needs the smallest relative change; empty if no single rule helps."""
     best: tuple[float, TightRule] | None = None
     for limit in limits:
-        # Lower floors need a larger space; with three processors they are tried only where nothing else helped.
+        # Lower floors need a larger space, so with three processors they are only tried if no other rule helped.
         if best is not None and limit.constraint.offers and len(config.processors) > 2:
             continue
         if not feasible(limit.change(config, limit.loosest)):
@@ -191,7 +191,7 @@ def _blame_one(limits: list[Limit], config: PlanConfig, feasible: Feasible) -> l
 
 
 def _blame_two(limits: list[Limit], config: PlanConfig, feasible: Feasible) -> list[TightRule]:
-    """Return two rules that together help where none alone does, with values that work together; none where no two do."""
+    """Return two rules that only help together, with values that work together; empty if no two rules help."""
     for first, second in combinations(limits, 2):
         without_second = second.change(config, second.loosest)
         if not feasible(first.change(without_second, first.loosest)):
@@ -205,16 +205,16 @@ def _blame_two(limits: list[Limit], config: PlanConfig, feasible: Feasible) -> l
 
 
 def _nearest(limit: Limit, config: PlanConfig, feasible: Feasible) -> float:
-    """Return the number nearest to the present one at which there is a design, rounded towards the loose side."""
+    """Return the number nearest to the requested one that has a design, rounded towards the loose side."""
 
     def is_feasible(number: float) -> bool:
         return feasible(limit.change(config, number))
 
     tight, loose = limit.value, limit.loosest
     if limit.ladder is not None:
-        # the last step is known to work
+        # the last step has a design, as the caller checked
         return limit.ladder[bisect_left(limit.ladder, True, hi=len(limit.ladder) - 1, key=is_feasible)]
-    # First by factors of ten, so that bisection starts near the value.
+    # Factors of ten first, so that the bisection starts near the value.
     factor = 10.0 if loose > tight else 0.1
     candidate = tight * factor
     while (candidate < loose if loose > tight else candidate > loose) and not is_feasible(candidate):
@@ -223,17 +223,17 @@ def _nearest(limit: Limit, config: PlanConfig, feasible: Feasible) -> float:
     for _ in range(STEPS):
         middle = (tight + loose) / 2
         tight, loose = (tight, middle) if is_feasible(middle) else (middle, loose)
-    # with four digits, rounded up or down
+    # round to four digits, towards the loose side
     scale = 10.0 ** (3 - floor(log10(loose)))
     rounded = (ceil(loose * scale) if loose > limit.value else floor(loose * scale)) / scale
     return rounded if is_feasible(rounded) else loose
 
 
-# The error for a request that no design meets, as data first and in words last.
+# The error for a request without a design.
 
 
 def infeasible_error(problem: str, rules: Sequence[TightRule]) -> InfeasibleError:
-    """Return the error whose hint names the nearest values with a design; several rules give way together."""
+    """Return the error whose hint names the nearest values with a design; several rules change together."""
     noun, verb = ("value", "is") if len(rules) == 1 else ("values", "are")
     nearest = " with ".join(_setting(rule.rule, rule.nearest) for rule in rules)
     return InfeasibleError(problem, f"the nearest {noun} with a design {verb} {nearest}", rules)

@@ -1,17 +1,17 @@
-"""Exact shortest path through layers of options under a range of total multiply-accumulates, and under a bound on the loss.
+"""Exact shortest path through layers of options, within a range of total multiply-accumulates and a bound on the loss.
 
-Every segment is a layer; an option leads from a state (which processor holds the tensor, or how wide it is) to one before a later
-segment, and costs time and multiply-accumulates. Time adds up, so the best design is a shortest path whose multiply-accumulates lie in
+Every segment is a layer. An option leads from a state (the processor that holds the tensor, or its width) to a state before a later
+segment, and costs time and multiply-accumulates. Time adds up, so the best design is a shortest path whose multiply-accumulates are in
 the range. Two bounds make it exact and fast:
 
-1. a backward table over buckets of multiply-accumulates, rounded down: a lower bound on how any path can be completed;
-2. a beam guided by that bound: an upper bound, usually the optimum already.
+1. a backward table over buckets of multiply-accumulates, rounded down: a lower bound on the time to complete any path;
+2. a beam search guided by that bound: an upper bound, usually already the optimum.
 
-The rest is searched completely, unless it exceeds `MAX_LABELS`; then the answer states its gap.
+The search then covers all remaining paths, unless they exceed `MAX_LABELS`; in this case the answer states its gap.
 
-Loss adds up along a path, too. Where it is bounded, a partial path is given up only for another of the same state and
-multiply-accumulates that is no slower and loses no more. A Lagrangian multiplier on the loss, the one with the highest lower bound, makes
-that fast: a path within the bound that is faster than a known one costs less than the known one with the penalty of the whole bound.
+Loss adds up along a path, too. If it is bounded, a partial path is only dropped for another path with the same state and
+multiply-accumulates that is no slower and loses no more. A Lagrangian multiplier on the loss, chosen for the highest lower bound, makes
+this fast: a path within the bound that beats a known path costs less, penalty included, than the known time plus the penalty of the bound.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,12 +25,12 @@ BEAM = 400
 MAX_LABELS = 400_000
 #: Pairs of a label and an option per chunk.
 CHUNK = 4_000_000
-#: Times that differ by less, in ms, are equal: sums in another order differ so.
+#: Times that differ by less, in ms, count as equal, because the order of a sum changes its rounding.
 TIE = 1e-9
-#: Steps of a golden section, for a multiplier of the loss and within it for one of the multiply-accumulates.
+#: Steps of the golden-section searches for the multiplier of the loss and, nested in it, of the multiply-accumulates.
 STEPS = 18
 GOLDEN = (5**0.5 - 1) / 2
-#: Factors on the multiplier at which a path within a bound is searched for.
+#: Factors on the multiplier to try in the beam search for a path within the bound.
 MULTIPLIER_FACTORS = (1.0, 4.0, 64.0)
 
 Floats = NDArray[np.float64]
@@ -41,21 +41,21 @@ Ints = NDArray[np.int64]
 class Layer:
     """Options that begin at one segment."""
 
-    source: Ints  # State each option starts from.
-    target: Ints  # State it leads to.
+    source: Ints  # State before each option.
+    target: Ints  # State after it.
     macs: Ints  # Multiply-accumulates.
-    ms: Floats  # Time.
-    option: Ints  # The caller's number for it.
-    loss: Floats  # Quantity that is bounded in addition to multiply-accumulates.
-    span: Ints  # Layers that it takes the place of.
+    ms: Floats  # Time in ms.
+    option: Ints  # The caller's number of the option.
+    loss: Floats  # Second bounded quantity, in addition to multiply-accumulates.
+    span: Ints  # Number of layers that it covers.
 
     @classmethod
     def lossless(cls, source: Ints, target: Ints, macs: Ints, ms: Floats, option: Ints) -> "Layer":
-        """Return options that lose nothing and take the place of one layer each."""
+        """Return a layer of options without loss that cover one layer each."""
         return cls(source, target, macs, ms, option, np.zeros(len(ms)), np.ones(len(ms), np.int64))
 
     def take(self, keep: NDArray[np.bool_] | Ints) -> "Layer":
-        """Return the layer with some of its options."""
+        """Return the layer with only the options that `keep` selects, by mask or by index."""
         return Layer(*(column[keep] for column in vars(self).values()))
 
 
@@ -63,29 +63,29 @@ class Layer:
 class Path:
     """A path through all layers."""
 
-    options: tuple[int, ...]  # The options taken, in order.
+    options: tuple[int, ...]  # Numbers of its options, in order.
     macs: int  # Total multiply-accumulates.
-    ms: float  # Total time.
-    bound: float  # No path in the range is faster than this.
-    optimal: bool  # Whether this path is proved to be fastest.
+    ms: float  # Total time in ms.
+    bound: float  # Lower bound on the time of every path in the range, ms.
+    optimal: bool  # Whether this path is proved to be the fastest.
 
     @property
     def gap(self) -> float:
-        """How much faster than this path a path might be, as a fraction."""
+        """Fraction by which another path might be faster."""
         return 0.0 if self.optimal else self.ms / self.bound - 1
 
 
 @dataclass
 class _Labels:
-    """Partial paths up to one place, and which label and option they came from."""
+    """Partial paths up to one layer, each with its previous label and last option."""
 
     state: Ints
     macs: Ints
     ms: Floats
     loss: Floats
-    place: Ints  # Of the label before.
-    parent: Ints  # Its number there.
-    option: Ints  # The option that led here.
+    place: Ints  # Layer of the previous label.
+    parent: Ints  # Number of the previous label in that layer.
+    option: Ints  # Number of the last option.
 
     def take(self, keep: Ints) -> "_Labels":
         return _Labels(*(column[keep] for column in vars(self).values()))
@@ -102,7 +102,7 @@ def _undominated_mask(begins: NDArray[np.bool_], loss: Floats) -> NDArray[np.boo
     """Return a mask of entries that lose less than every faster entry of their group; entries are sorted by group and time."""
     if not loss.any():
         return begins
-    # each group is below all before it, so that the running minimum begins again
+    # the keys of each group are below those of all earlier groups, which restarts the running minimum
     order = np.unique(loss, return_inverse=True)[1].astype(np.int64)
     key = order - (np.cumsum(begins) - 1) * (int(order.max()) + 1)
     keep = np.ones(len(loss), bool)
@@ -111,19 +111,19 @@ def _undominated_mask(begins: NDArray[np.bool_], loss: Floats) -> NDArray[np.boo
 
 
 def remove_dominated(layer: Layer) -> Layer:
-    """Return the Pareto-optimal options in time and loss among those of equal states and MACs; the first of equal options."""
+    """Return a layer without dominated options: Pareto-optimal in time and loss among equal states and MACs, the first of equals."""
     ordered = layer.take(np.lexsort((layer.option, layer.loss, layer.ms, layer.macs, layer.target, layer.span, layer.source)))
     return ordered.take(_undominated_mask(_group_starts(ordered.source, ordered.span, ordered.target, ordered.macs), ordered.loss))
 
 
 def shortest_path(layers: Sequence[Layer], start: int, final_ms: Floats, low: int, high: int, max_loss: float = np.inf) -> Path | None:
-    """Return the fastest path whose multiply-accumulates are from `low` to `high`, and whose loss is at most `max_loss`."""
+    """Return the fastest path with `low` to `high` multiply-accumulates and a loss up to `max_loss`; None if none exists or is found."""
     finite = [np.isfinite(layer.ms) & np.isfinite(layer.loss) & (layer.macs <= high) for layer in layers]
     pruned = [remove_dominated(layer.take(finite_options)) for layer, finite_options in zip(layers, finite, strict=True)]
     problem, bounded = _Problem(pruned, start, final_ms, low, high, max_loss), max_loss < np.inf
     if bounded:
         problem = problem.drop_lossy_options()
-    # a table over buckets sees no other options
+    # the table over buckets only depends on the best option of each bucket
     coarse = problem.layers if bounded else [_best_per_bucket(layer, bucket_width(high)) for layer in problem.layers]
     latency_bound = Completion(coarse, final_ms, low, high)
     lower_bound = float(latency_bound.lower_bound(0, np.array([start]), np.zeros(1, np.int64))[0])
@@ -136,7 +136,7 @@ def shortest_path(layers: Sequence[Layer], start: int, final_ms: Floats, low: in
         if best is not None or complete:
             break
     if best is None and bounded:
-        # no path was found: the path of least loss shows whether there is one
+        # no path was found: the path of least loss shows whether one exists
         losses = [replace(layer, ms=layer.loss, loss=np.zeros(len(layer.ms)), option=np.arange(len(layer.ms))) for layer in problem.layers]
         least_lossy = shortest_path(losses, start, np.where(np.isfinite(final_ms), 0.0, np.inf), low, high)
         if least_lossy is None or (least_lossy.optimal and least_lossy.ms > max_loss + TIE):
@@ -149,7 +149,7 @@ def shortest_path(layers: Sequence[Layer], start: int, final_ms: Floats, low: in
 
 
 class Completion:
-    """Lower bound on the time from a layer, a state and a number of multiply-accumulates to the end."""
+    """Lower bound on the time to the end, by layer, state and multiply-accumulates so far."""
 
     def __init__(self, layers: Sequence[Layer], final_ms: Floats, low: int, high: int) -> None:
         self.width = bucket_width(high)
@@ -162,25 +162,25 @@ class Completion:
             columns = (reduced.source, reduced.target, reduced.span, reduced.macs // self.width, reduced.ms)
             for s, t, span, m, ms in zip(*(column.tolist() for column in columns), strict=True):
                 np.minimum(tables[i, s, m:], tables[i + span, t, : size - m] + ms, out=tables[i, s, m:])
-        # Sums of rounded-down numbers lie up to one bucket a layer below the rounded sum.
+        # a sum of rounded-down numbers is up to one bucket per layer below the rounded sum
         self._left = np.arange(count, -1, -1)
         lengths = ((high - low) // self.width + left + 2 for left in self._left.tolist())
         self._windows = np.stack([_window_min(table, length) for table, length in zip(tables, lengths, strict=True)])
 
     def lower_bound(self, place: int, state: Ints, macs: Ints) -> Floats:
-        """Return the bounds for labels before a layer, or behind the last."""
+        """Return the bounds, ms, for labels before layer `place`, or after the last layer."""
         first = (self.low - macs) // self.width - self._left[place]
         bound = self._windows[place][state, np.clip(first, 0, self._windows.shape[2] - 1)]
         return np.where(macs > self.high, np.inf, bound)
 
 
 def bucket_width(high: int) -> int:
-    """Return the multiply-accumulates of a bucket."""
+    """Return the number of multiply-accumulates per bucket."""
     return max(1, high // BUCKETS)
 
 
 def _window_min(table: Floats, length: int) -> Floats:
-    """Return the minimum of `length` entries from each entry on."""
+    """Return the minimum of the `length` entries that begin at each entry."""
     full, live = np.full(table.shape, np.inf), np.isfinite(table).any(axis=1)
     padded = np.concatenate([table[live], np.full((live.sum(), length), np.inf)], axis=1)
     result, done = padded, 1
@@ -210,7 +210,7 @@ def costs_to_end(layers: Sequence[Layer], final: Floats, cost: Callable[[Layer],
 
 
 def remaining_costs(layers: Sequence[Layer], start: int, final: Floats, cost: Callable[[Layer], Floats]) -> list[Floats]:
-    """Return the lowest cost of the rest of a path through each option."""
+    """Return, for each layer, the lowest cost of a whole path through each option, without the option's own cost."""
     to_end, reached = costs_to_end(layers, final, cost), np.full((len(layers) + 1, len(final)), np.inf)
     reached[0, start] = 0.0
     for i, layer in enumerate(layers):
@@ -220,37 +220,37 @@ def remaining_costs(layers: Sequence[Layer], start: int, final: Floats, cost: Ca
 
 @dataclass(frozen=True)
 class _Problem:
-    """A shortest path, with a bound on its loss."""
+    """A shortest-path problem with a bound on the loss."""
 
     layers: list[Layer]  # One per segment.
     start: int  # State before the first layer.
-    final_ms: Floats  # Time to finish from each state.
-    low: int  # Fewest multiply-accumulates.
-    high: int  # Most multiply-accumulates.
-    max_loss: float  # Most loss.
+    final_ms: Floats  # Time to finish from each state, ms.
+    low: int  # Minimum multiply-accumulates.
+    high: int  # Maximum multiply-accumulates.
+    max_loss: float  # Maximum loss.
 
     def drop_lossy_options(self) -> "_Problem":
-        """Drop options that exceed the loss bound on every path."""
+        """Return the problem without options that exceed the loss bound on every path."""
         ends = np.where(np.isfinite(self.final_ms), 0.0, np.inf)
         losses = remaining_costs(self.layers, self.start, ends, lambda layer: layer.loss)
         pairs = zip(self.layers, losses, strict=True)
         return replace(self, layers=[layer.take(rest + layer.loss <= self.max_loss + TIE) for layer, rest in pairs])
 
     def penalized_layers(self, multiplier: float) -> list[Layer]:
-        """Return layers whose time includes the penalty on their loss."""
+        """Return the layers with the penalty of the loss added to the time."""
         return [replace(layer, ms=layer.ms + multiplier * layer.loss) for layer in self.layers] if multiplier else self.layers
 
     def lagrangian_bound(self, layers: Sequence[Layer], macs_multiplier: float) -> float:
-        """Return the Lagrangian lower bound on the time of paths through some layers, at a multiplier of MACs."""
+        """Return the Lagrangian lower bound on the time of paths through `layers`, at a multiplier of MACs."""
         to_end = costs_to_end(layers, self.final_ms, lambda layer: layer.ms - macs_multiplier * layer.macs)
         return float(to_end[0, self.start]) + macs_multiplier * (self.low if macs_multiplier >= 0 else self.high)
 
     def search(
         self, layers: Sequence[Layer], latency_bound: Completion, multiplier: float, upper_bound: float, beam: int | None
     ) -> tuple[Path | None, bool]:
-        """Return the best path through some layers faster than `upper_bound`, not yet proved, and whether the search was complete.
+        """Return the best path through `layers` below `upper_bound`, and whether the search was complete.
 
-        With a `multiplier` of the loss, the penalised cost of completing a path bounds it, too.
+        With a `multiplier` of the loss, the penalised cost to complete a path is a second bound.
         """
         penalized_bound = Completion(self.penalized_layers(multiplier), self.final_ms, self.low, self.high) if multiplier else latency_bound
         # the least loss from each state to the end
@@ -305,7 +305,7 @@ class _Problem:
 
 
 def _merge_labels(arriving: Sequence[_Labels]) -> _Labels:
-    """Return the Pareto-optimal labels at one layer among those of equal state and multiply-accumulates."""
+    """Return the labels at one layer that are Pareto-optimal among labels of equal state and multiply-accumulates."""
     if not arriving:
         none = np.zeros(0, np.int64)
         return _Labels(none, none, np.zeros(0), np.zeros(0), none, none, none)
@@ -315,7 +315,7 @@ def _merge_labels(arriving: Sequence[_Labels]) -> _Labels:
 
 
 def _best_multiplier(problem: _Problem) -> tuple[float, float]:
-    """Return the multiplier of the loss with the highest lower bound, and that bound; MACs have a multiplier of their own."""
+    """Return the multiplier of the loss with the highest lower bound, and this bound; MACs have a separate multiplier."""
 
     def bound_at(multiplier: float) -> float:
         penalized, max_penalty = problem.penalized_layers(multiplier), multiplier * problem.max_loss
@@ -335,7 +335,7 @@ def _best_multiplier(problem: _Problem) -> tuple[float, float]:
 
 
 def maximize_concave(function: Callable[[float], float], left: float, right: float, steps: int = STEPS) -> tuple[float, float]:
-    """Return the approximate maximum of a concave function between two numbers, and its value (golden section)."""
+    """Return the approximate argument and value of a concave function's maximum between two numbers (golden-section search)."""
     a, b = right - GOLDEN * (right - left), left + GOLDEN * (right - left)
     at_a, at_b = function(a), function(b)
     for _ in range(steps):

@@ -1,6 +1,6 @@
-"""The layers of a search whose segments may be divided exactly: parts of stages, and every way to run them.
+"""Search layers for exactly divided segments: parts of stages, and all options to run them.
 
-A stage in scaled copies spans the parts of the stage; divisions of parts, and of runs of parts, are added by `stretch.planning.divisions`.
+An option with scaled copies spans all parts of its stage. `stretch.planning.divisions` adds divisions of parts and of runs of parts.
 """
 
 from abc import ABC, abstractmethod
@@ -29,14 +29,14 @@ from stretch.planning.search.space import DesignSpace, LazyOptions
 
 K = TypeVar("K")
 
-#: Common facts of parts that are built alike.
+#: Content of a part without names: equal for parts with equal operators.
 Structure = tuple[tuple[str, tuple[int, ...], tuple[tuple[str, Attr], ...], Shape], ...]
 
 
 class PartSpace:
-    """Parts of a space of stages, or of segments that meet at a request's meeting points, and the `kinds` of options for them.
+    """Parts of the stages, or requested segments, of a space, and the options of some `kinds` for them.
 
-    Where they are `single`, parts are as small as kernels let them be, and each is divided by itself.
+    With `single`, parts are as small as kernels allow, and each is divided separately.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class PartSpace:
         self.undivided = [[space.undivided(part, p, part.in_width) for p in space.processors] for part in self.parts]
 
     def mixed(self, droppable: Collection[str] = ()) -> DesignSpace:
-        """Return the designs of the space and those whose segments are divided, or lack blocks that are `droppable`, by the tensors that they write."""
+        """Return the space with more options: divided parts, and parts without blocks whose output tensors are in `droppable`."""
         first_part = [self.stage.index(i) for i in range(len(self.by_stage))] + [len(self.parts)]
         options: list[list[SegmentOptions]] = [list(undivided) for undivided in self.undivided]
         offers: list[list[LazyOptions]] = [[] for _ in self.parts]
@@ -73,7 +73,7 @@ class PartSpace:
             if self.stage[first] == self.stage[last] and self.space.segments[self.stage[first]].name not in self.space.kept:
                 segment = self.segment(first, last)
                 dropped = tuple(n for n, block in enumerate(segment.blocks) if block.removable)
-                # shorter runs lack fewer
+                # shorter runs are the options with fewer missing blocks
                 if dropped and all(segment.blocks[n].end in droppable for n in dropped):
                     without = (self.space.undivided(segment, p, segment.in_width, dropped) for p in self.space.processors)
                     options[first] += [replace(o, span=last - first + 1) for o in without]
@@ -81,7 +81,7 @@ class PartSpace:
         return replace(self.space, segments=tuple(self.parts), arriving=arriving, built=options, offers=offers)
 
     def pieces(self) -> Iterator[tuple[Segment, int, int, list[float]]]:
-        """Yield every part, and every stage of several: its first and last part, and its time on each processor alone, ms."""
+        """Yield every part, and every stage of several parts, as segment, first part, last part and time on each single processor, ms."""
         for at, part in enumerate(self.parts):
             stage, parts = self.space.segments[self.stage[at]], self.by_stage[self.stage[at]]
             has_many_parts = len(parts) > 1 and part is parts[0] and not self.single
@@ -89,27 +89,27 @@ class PartSpace:
                 yield segment, at, last, self.alone_ms(at, last)
 
     def run_options(self, options: SegmentOptions, first: int, last: int) -> SegmentOptions:
-        """Return the ways to run a run of parts, with the rules applied."""
+        """Return options for a run of parts, with its span and the rules applied."""
         return self.space.apply_rules(replace(options, span=last - first + 1, alone_ms=min(self.alone_ms(first, last))))
 
     def alone_ms(self, first: int, last: int) -> list[float]:
-        """Return a run on each processor, ms."""
+        """Return the time of a run of parts on each single processor, ms."""
         ms: list[float] = self._alone_ms[:, first, last].tolist()
         return ms
 
     @cached_property
     def _alone_ms(self) -> Floats:
-        """Every run on each processor, ms (processors × first part × last part)."""
+        """Time of every run on each single processor, ms (processors × first part × last part)."""
         ms = np.array([[options.slowest_ms[0] for options in undivided] for undivided in self.undivided]).T[:, None]
         return np.cumsum(np.triu(np.repeat(ms, len(self.parts), axis=1)), axis=2)
 
     def segment(self, first: int, last: int) -> Segment:
-        """Return a run as a segment."""
+        """Return a run of parts as a segment."""
         run = self.parts[first : last + 1]
         return run[0] if len(run) == 1 else cut_segment(self.graph, self.name(first, last), run[0].start, run[-1].end)
 
     def name(self, first: int, last: int) -> str:
-        """Return the name of a run: of its stage or stages where it is all of them, such as ``s2`` or ``s2_to_s4``, else of its parts."""
+        """Return the name of a run: its stages if it covers them, such as ``s2`` or ``s2_to_s4``, else its first and last part."""
         a, b = self.stage[first], self.stage[last]
         complete = self.by_stage[a][0] is self.parts[first] and self.by_stage[b][-1] is self.parts[last]
         ends = [self.space.segments[i].name for i in (a, b)] if complete else [self.parts[i].name for i in (first, last)]
@@ -117,7 +117,7 @@ class PartSpace:
 
 
 def with_exact_kinds(graph: OpGraph, config: PlanConfig, space: DesignSpace, droppable: Collection[str] = ()) -> DesignSpace:
-    """Return the designs of a space, and those in which parts and runs of them are divided exactly or lack blocks; named meeting points are the only ones."""
+    """Return the space with more options: exactly divided parts and runs of parts, and parts without droppable blocks."""
     kinds = config.planned_kinds
     parts = PartSpace(graph, space, kinds, divided=not config.meet, merged=config.merge != "never")
     mixed = parts.mixed(droppable)
@@ -129,22 +129,22 @@ def with_exact_kinds(graph: OpGraph, config: PlanConfig, space: DesignSpace, dro
 
 
 def without_stretched(space: DesignSpace) -> DesignSpace:
-    """Return the designs of a space that compute what the original computes."""
+    """Return the designs of a space that compute exactly the original's output."""
     return space.replace_options([[o for o in options if o.same] for options in space.built], thinned=False)
 
 
 def structure(graph: OpGraph) -> Structure:
-    """Return the common content of parts that are built alike: everything but names."""
+    """Return the content of a part without names, which is equal for parts with equal operators."""
     return tuple(
         (op.kind, tuple(graph.position[name] for name in op.inputs), tuple(sorted(op.attrs.items())), op.shape) for op in graph.ops
     )
 
 
 def part_costs(space: DesignSpace, processor: str, graphs: Mapping[K, OpGraph], shares: Mapping[K, Share]) -> dict[K, BranchCost]:
-    """Return the costs of shares of segments whose branches read the whole input."""
+    """Return the costs of shares of a segment; each branch reads the whole input."""
     costs, result = space.costs, {}
     launched = {key: costs.predictor.kernels(graph, processor) for key, graph in graphs.items()}
-    # at once, since a fit's trees are walked for many kernels in little more time than for one
+    # one call for all kernels: a fit's trees take little longer for many kernels than for one
     costs.kernels_time([kernel for kernels in launched.values() for kernel in kernels], processor)
     for key, kernels in launched.items():
         graph, time, peak = graphs[key], costs.kernels_time(kernels, processor), costs.peak_bytes(kernels, processor)
@@ -155,7 +155,7 @@ def part_costs(space: DesignSpace, processor: str, graphs: Mapping[K, OpGraph], 
 
 
 def branch_times(space: DesignSpace, rows: Sequence[Sequence[BranchCost]]) -> tuple[Floats, Floats]:
-    """Return the computation and transfers of branches in several rows, for each holder of what arrives (holders × branches × rows), ms."""
+    """Return the compute times and transfer times of several rows of branches, by holder of the input (holders × branches × rows), ms."""
     costs, names = space.costs, [branch.processor for branch in rows[0]]
     slowing = [costs.slowing(name, {*names} - {name}) for name in names]
     times = np.array([[(branch.ms, branch.arithmetic_ms, branch.memory_ms) for branch in row] for row in rows]).T
@@ -168,7 +168,7 @@ def branch_times(space: DesignSpace, rows: Sequence[Sequence[BranchCost]]) -> tu
         for at, holder in enumerate(space.holders):
             moved[at, i] = leaving + costs.transfer(holder, name, reads)
             if family_of(holder) == family_of(name):
-                # the whole tensor is there, and the rows that are read are copied
+                # the whole tensor is already there, so the branch copies the rows that it reads
                 computed[at, i] += cut
     return computed, moved
 
@@ -181,7 +181,7 @@ def part_options(
     division: str,
     times: tuple[Floats, Floats] | None = None,
 ) -> SegmentOptions:
-    """Return one sequence of processors, a segment divided among them by a way in each of several rows of branches; `times` are those of `branch_times`."""
+    """Return the options of a segment on one sequence of processors, one per row of branches; `times` come from `branch_times`."""
     computed, moved = times or branch_times(space, rows)
     names = [branch.processor for branch in rows[0]]
     join = space.costs.join(segment, kind, segment.width, len(names))
@@ -201,13 +201,13 @@ def part_options(
     )
 
 
-# Neighbouring stages as one segment, with fewer meeting points: an exchange costs about the same whatever lies between two of them, so
-# equation 4 of paper 003 rules out short stages. Several stages that become one segment share one exchange. Their units are dropped
+# Neighbouring stages as one segment, with fewer meeting points: a transfer costs about the same after a short stage as after a long one, so
+# equation 4 of paper 003 rules out short stages. Several stages in one segment share one transfer. Their units are dropped
 # evenly and their widths follow one ratio.
 
 
 def merge_stages(graph: OpGraph, space: DesignSpace) -> DesignSpace:
-    """Return the designs of a space, and those in which runs of stages that follow each other are merged."""
+    """Return the space with more options: runs of consecutive stages, merged into one segment."""
     stages = space.segments
     offers: list[list[LazyOptions]] = [[] for _ in stages]
     for first, last in combinations(range(len(stages)), 2):
@@ -219,14 +219,14 @@ def merge_stages(graph: OpGraph, space: DesignSpace) -> DesignSpace:
     return space.add_runs(offers)
 
 
-# Segments that need no seam: parts that one processor runs one after the other are one segment, so that its tensors stay there.
+# Consecutive parts on one processor become one segment, so that their tensors stay on the processor.
 def merge_neighbours(
     graph: OpGraph, stages: Sequence[Segment], parts: Sequence[SegmentDesign], *, across: bool = False
 ) -> tuple[SegmentDesign, ...]:
-    """Return a design whose neighbours that stay whole on one processor are one segment.
+    """Return segment designs with neighbouring whole segments on one processor merged.
 
     Args:
-        across: Also those of several stages, as long as nothing else reads what lies between them.
+        across: Merge across the ends of stages too, unless a side reads the tensor in between.
     """
     ends = [stage for stage in stages if stage.tapped or not across]
 
@@ -252,23 +252,23 @@ def merge_neighbours(
     return tuple(result)
 
 
-# Where bands of rows, or ranges of channels, may be divided: where there are many rows, places are spread evenly; between these a band's
-# time is nearly a straight line, so those at which the slowest band would be fastest follow by interpolation, and are offered with their
+# Split positions of bands of rows, or ranges of channels. For many rows, first positions are spaced evenly. Between these a band's
+# time is nearly linear, so interpolation yields the positions with the fastest slowest band, which are tried together with their
 # neighbours.
 
-#: Rows behind which the bands end, the last one left out.
+#: Exclusive end row of each band but the last.
 Split = tuple[int, ...]
 
-#: Maximum number of rows that are tried as borders at every place, by the number of bands; with more bands, only a grid is tried.
+#: Maximum number of rows for which every split is tried, by the number of bands; with more bands, only a grid is tried.
 MAX_ENUMERATED_ROWS = {2: 17, 3: 8}
-#: Places of the grid, by the number of bands, and for more bands.
+#: Positions of the grid, by the number of bands, and for more bands.
 GRID_SIZES, SMALLEST_GRID = {2: 8, 3: 5}, 4
-#: Places by interpolation, for each holder.
+#: Splits found by interpolation, per holder.
 INTERPOLATED_SPLITS = 3
 
 
 def coarse_splits(rows: int, bands: int) -> list[Split]:
-    """Return the places to begin with."""
+    """Return the splits to try first."""
     if rows <= MAX_ENUMERATED_ROWS.get(bands, 0):
         positions = list(range(1, rows))
     else:
@@ -278,7 +278,7 @@ def coarse_splits(rows: int, bands: int) -> list[Split]:
 
 
 def refined_splits(rows: int, bands: int, tried: Sequence[Split], times: Sequence[Floats]) -> list[Split]:
-    """Return the places at which the slowest of two or three bands is expected to be fastest, which were not tried yet."""
+    """Return untried splits at which the slowest of two or three bands is expected to be fastest; `times` are per holder."""
     if rows <= MAX_ENUMERATED_ROWS.get(bands, 0) or bands > max(MAX_ENUMERATED_ROWS):
         return []
     splits, heights, tried_heights = _splits_between(rows, bands, tuple(tried))
@@ -296,7 +296,7 @@ def refined_splits(rows: int, bands: int, tried: Sequence[Split], times: Sequenc
 def _splits_between(
     rows: int, bands: int, tried: tuple[Split, ...]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], list[tuple[NDArray[np.int64], NDArray[np.int64]]]]:
-    """Return the places between those tried whose bands are no shorter (places × edges), the heights of their bands (bands × places), and those tried of each band."""
+    """Return splits between tried ones with bands at least as high (splits × edges), their heights (bands × splits), and each band's tried heights."""
     first, last = min(split[0] for split in tried), max(split[-1] for split in tried)
     splits = np.array(list(combinations(range(first, last + 1), bands - 1)))
     edges = np.concatenate([np.zeros((len(splits), 1), int), splits, np.full((len(splits), 1), rows)], axis=1)
@@ -308,7 +308,7 @@ def _splits_between(
 
 
 def _interpolated(heights: NDArray[np.int64], tried_heights: NDArray[np.int64], inverse: NDArray[np.int64], ms: Floats) -> Floats:
-    """Return the times of a band at some heights on straight lines between the mean ones where it was tried; the first and the last line go on beyond."""
+    """Return the times of a band at some heights, linear between the mean times at tried heights, and extrapolated beyond them."""
     mean = np.bincount(inverse, ms) / np.bincount(inverse)
     times = np.interp(heights, tried_heights, mean)
     if len(tried_heights) > 1:
@@ -318,61 +318,61 @@ def _interpolated(heights: NDArray[np.int64], tried_heights: NDArray[np.int64], 
 
 
 def band_ranges(rows: int, split: Split) -> list[tuple[int, int]]:
-    """Return the first row of each band, and the one behind its last."""
+    """Return the first row and the exclusive end row of each band."""
     return list(pairwise((0, *split, rows)))
 
 
-#: The branches of each place where something is divided.
+#: The branches at each split.
 SplitBranches = dict[Split, list[BranchCost]]
-#: Times the whole on the fastest processor that branches may take at the best place tried first.
+#: Maximum time of branches at the best first split, relative to the undivided part on the fastest processor.
 MAX_SLOWDOWN = 1.1
 
 
 class Divisible:
-    """A part, or a run of parts, of which each of several processors may compute a range of rows or channels."""
+    """A part, or a run of parts, that several processors may compute in ranges of rows or channels."""
 
     join: JoinKind  # How the branches meet.
-    end: Segment  # A segment that ends where the whole does.
-    in_elements: int  # Elements that arrive.
-    alone_ms: Sequence[float]  # The whole on each processor of the space.
-    after_ms: float = 0.0  # Time of the host when the branches have met.
-    symmetric: bool = True  # Whether it costs the same upside down; else only which processor is first counts.
+    end: Segment  # A segment with the same end.
+    in_elements: int  # Elements of the input tensor.
+    alone_ms: Sequence[float]  # Time of the undivided part on each processor of the space.
+    after_ms: float = 0.0  # Time that the host computes after the branches have met.
+    symmetric: bool = True  # Whether the reverse order of processors costs the same; else only the first processor matters.
 
     @property
     def segment(self) -> Segment:
-        """Return the segment that is divided."""
+        """The segment that is divided."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class _Evaluated:
-    """Something divided among a sequence of processors at several places."""
+    """Times of one part on a sequence of processors at several splits."""
 
     divisible: Divisible
     order: tuple[str, ...]
     rows: SplitBranches
-    computed: Floats  # As of `branch_times`.
+    computed: Floats  # Compute times, and below the transfer times, of `branch_times`.
     moved: Floats
 
 
 class RangeCandidates(ABC):
-    """Ways to divide things by ranges, on every sequence of processors that is worth it."""
+    """Divisions of parts by ranges, on every sequence of processors that may pay."""
 
-    keep_all: ClassVar[bool] = False  # Whether all that was tried counts where nothing is worth it.
+    keep_all: ClassVar[bool] = False  # Whether every tried division counts if none pays.
 
     def __init__(self, space: DesignSpace, division: str) -> None:
         self.space, self.division = space, division
 
     @abstractmethod
     def units(self, divisible: Any, order: Sequence[str]) -> int:
-        """Return how many rows, or steps of channels, it may be divided between."""
+        """Return the number of rows, or steps of channels, that a part may be divided into."""
 
     @abstractmethod
     def branches(self, order: Sequence[str], requests: Sequence[tuple[Any, Sequence[Split]]]) -> list[SplitBranches]:
-        """Return the branches of several things at some places; without those at which a branch would compute nothing."""
+        """Return the branches of several parts at their splits, without splits that leave a branch empty."""
 
     def options(self, divisibles: Sequence[Divisible]) -> list[tuple[Any, SegmentOptions]]:
-        """Return options for each thing on each sequence of processors; a thing that does not pay in two branches is not tried in more."""
+        """Return the options of each part on each sequence of processors; more branches are only tried if fewer pay."""
         processors, result = self.space.processors, []
         for count in range(2, len(processors) + 1):
             tried: list[_Evaluated] = []
@@ -401,7 +401,7 @@ class RangeCandidates(ABC):
         return [_Evaluated(divisible, order, rows, computed, moved) for (divisible, rows), computed, moved in split]
 
     def _refine(self, order: tuple[str, ...], tried: Sequence[_Evaluated]) -> list[_Evaluated]:
-        """Return the same with more places, between those tried."""
+        """Return the tried divisions with more splits, between the tried ones."""
         tried_splits = [
             (self.units(item.divisible, order), len(order), list(item.rows), list(item.computed + item.moved)) for item in tried
         ]
@@ -409,7 +409,7 @@ class RangeCandidates(ABC):
         return self._evaluate(order, [(item.divisible, {**item.rows, **rows}) for item, rows in zip(tried, added, strict=True)])
 
     def _pays(self, tried: _Evaluated) -> bool:
-        """Return whether the branches take about as long as the fastest processor alone, or less, from one of the holders."""
+        """Return whether, for some holder, the branches take at most about as long as the fastest single processor."""
         divisible, costs = tried.divisible, self.space.costs
         join = costs.join(divisible.end, divisible.join, divisible.end.width, len(tried.order)) + divisible.after_ms
         written = prod(divisible.end.graph.by_name[divisible.end.end].shape)
@@ -422,7 +422,7 @@ class RangeCandidates(ABC):
 
 
 def is_distinct_order(order: Sequence[str], processors: Sequence[str], *, upright: bool) -> bool:
-    """Return whether this sequence represents all its orders: of three that cost the same upside down each is once in the middle."""
+    """Return whether an order represents all orders of equal cost; with `upright`, the reverse order costs the same."""
     indices = [processors.index(name) for name in order]
     if not upright:
         return indices[1:] == sorted(indices[1:])

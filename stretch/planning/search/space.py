@@ -1,7 +1,7 @@
 """All legal designs of one network on one device, as arrays of options per segment.
 
-Scaled copies of a segment are offers until all options are built: their number is a power of the
-scales and may be millions; some searches build the few that they need.
+Options with scaled copies of a segment start as offers, which are built on demand: their number is a power of the
+scales and may be millions, and some searches only build a few of them.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -27,7 +27,7 @@ from stretch.planning.network.segments import Segment, join_kinds, memoised
 
 T = TypeVar("T")
 
-#: Width ratios are offered in steps of 1/32; legal widths nearest to them are tried.
+#: Number of width-ratio steps; the search tries the legal widths nearest to multiples of 1/32.
 WIDTH_STEPS = 32
 
 
@@ -35,7 +35,7 @@ WIDTH_STEPS = 32
 class Rules:
     """The constraints of one request."""
 
-    values: Mapping[str, Any]  # Requested values, by the name of the option; rules that are not asked for are left out.
+    values: Mapping[str, Any]  # Requested values by option name; rules without a value are left out.
 
     @classmethod
     def of(cls, request: PlanConfig) -> "Rules":
@@ -45,24 +45,24 @@ class Rules:
 
     @cached_property
     def active(self) -> list[tuple[Constraint, Any]]:
-        """The constraints that are asked for, each with its value."""
+        """The requested constraints, each with its value."""
         return [(item, self.values[item.option.name]) for item in all_constraints() if item.option.name in self.values]
 
     @cached_property
     def floors(self) -> dict[str, Any]:
-        """Return the settings that decide which depths and widths exist."""
+        """Values of the constraints that limit the offered depths and widths, by option name."""
         return {item.option.name: value for item, value in self.active if item.offers}
 
     def depths(self, segment: Segment) -> list[int]:
-        """Return the depths a branch may have, ascending."""
+        """Return the allowed depths of a branch, ascending."""
         return [depth for depth in range(max(1, segment.min_depth), segment.depth + 1) if self.offers(segment, "depth", depth)]
 
     def offers(self, segment: Segment, dimension: str, count: float) -> bool:
-        """Return whether a branch may have this number of blocks (``depth``), or channels (``width``)."""
+        """Return whether a branch may have `count` blocks (`dimension` is ``depth``) or channels (``width``)."""
         return all(item.offers_scale(value, segment, dimension, count) for item, value in self.active)
 
     def widths(self, segment: Segment, legal: Sequence[int]) -> list[int]:
-        """Return the widths a branch may have, ascending: of the legal ones, those nearest to an even grid of ratios."""
+        """Return the widths to try for a branch, ascending: the legal widths nearest to an even grid of ratios."""
         allowed = [width for width in legal if self.offers(segment, "width", width)]
         if len(allowed) <= WIDTH_STEPS // 2 + 1:
             return allowed
@@ -71,7 +71,7 @@ class Rules:
         return sorted({allowed[i] for i in distances.argmin(axis=1)} | {allowed[0]})
 
     def allowed(self, options: SegmentOptions, segment_ms: float) -> Mask:
-        """Return which combinations keep to every rule, per processor that may hold the tensor before."""
+        """Return a mask of the combinations that meet every rule, by holder of the input (as `options.ms`)."""
         allowed = np.ones(options.ms.shape, bool)
         for constraint, value in self.active:
             if options.exact and not constraint.exact:
@@ -84,13 +84,13 @@ class Rules:
 class Totals(NamedTuple):
     """Limits on a whole design."""
 
-    low: int  # Fewest multiply-accumulates.
-    high: int  # Most multiply-accumulates.
-    n_meet: int  # Branched segments, at least.
+    low: int  # Minimum multiply-accumulates.
+    high: int  # Maximum multiply-accumulates.
+    n_meet: int  # Minimum number of branched segments.
 
     @classmethod
     def of(cls, request: PlanConfig, graph: OpGraph) -> "Totals":
-        """Return the limits that a request states for designs of a graph."""
+        """Return the limits of a request on designs of a graph."""
         low, high = request.macs
         return cls(ceil(low * graph.macs), floor(high * graph.macs), request.n_meet)
 
@@ -99,40 +99,40 @@ class Totals(NamedTuple):
         return multiplier * (self.low if multiplier >= 0 else self.high)
 
 
-#: Widths of a branch, and its depths or the numbers of the blocks that it does without.
+#: Widths of a branch, and its depths or the sets of blocks that it may lack.
 Scales = tuple[Sequence[int], Sequence[int | tuple[int, ...]]]
-#: How many of a branch's scales are worked out: most widths, and most depths.
+#: Maximum number of a branch's widths and of its depths.
 Thinning = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Joins:
-    """Costs of what ends the branches, per combination of widths: 1×1 convolutions, transfers, the join."""
+    """Costs of the ends of branches, per combination of widths: 1×1 convolutions, transfers, the join."""
 
     macs: Ints  # Multiply-accumulates (branches × combinations).
-    params: Ints  # Learned numbers, as `macs`.
-    ms: Floats  # Time while other branches compute, as `macs`.
-    out_ms: Floats  # Transfer to the host, as `macs`.
-    join_ms: Floats  # Time of the join.
+    params: Ints  # Parameters (branches × combinations).
+    ms: Floats  # Time while other branches compute (branches × combinations).
+    out_ms: Floats  # Transfer to the host (branches × combinations).
+    join_ms: Floats  # Time of the join (combinations).
 
 
 @dataclass(frozen=True)
 class LazyOptions:
-    """A segment in scaled copies on one subset of the processors."""
+    """All options of a segment with scaled copies on one subset of the processors, built on demand."""
 
     segment: Segment  # The original segment.
     subset: tuple[str, ...]  # Processors of the branches, in order.
     join: JoinKind  # How they meet.
-    in_channels: int  # Channels that arrive.
+    in_channels: int  # Channels of the input.
     costs: Costs  # Costs on the device.
-    rules: Rules  # Which depths and widths there are.
-    span: int = 1  # Segments of the space that it takes the place of.
-    thinning: Thinning | None = None  # How many scales of a branch there are; None for all.
-    fixed_scales: tuple[Scales, ...] = ()  # The scales of each branch, in place of all that the rules offer.
+    rules: Rules  # Constraints, which also limit depths and widths.
+    span: int = 1  # Number of the space's segments that it covers.
+    thinning: Thinning | None = None  # Maximum scales of a branch; None for all.
+    fixed_scales: tuple[Scales, ...] = ()  # Scales of each branch; empty for all scales that the rules allow.
 
     @property
     def branched(self) -> bool:
-        """Whether several branches run next to each other, as in all scaled copies."""
+        """Whether several branches run side by side; always true for scaled copies."""
         return True
 
     def holder(self, host: str) -> str:
@@ -141,7 +141,7 @@ class LazyOptions:
 
     @cached_property
     def scales(self) -> tuple[Scales, ...]:
-        """Widths of each branch, ascending, and its depths, ascending, or the sets of blocks that it may do without."""
+        """Widths of each branch, ascending, and its depths, ascending, or the sets of blocks that it may lack."""
         if self.fixed_scales:
             return self.fixed_scales
         thinning, depths = self.thinning, self.rules.depths(self.segment)
@@ -152,22 +152,22 @@ class LazyOptions:
     @property
     def full(self) -> "LazyOptions":
         """The same with all scales."""
-        # one that remembered itself would be kept until garbage is collected, and all that is known of its device with it
+        # memoising itself would create a cycle that keeps the object and its device's costs until garbage collection
         return self if self.thinning is None else self.thinned(None)
 
     @memoised
     def thinned(self, thinning: Thinning | None) -> "LazyOptions":
-        """Return the same with fewer scales, cached."""
+        """Return the same options with fewer scales, memoised."""
         return replace(self, thinning=thinning)
 
     @property
     def count(self) -> int:
-        """Combinations of the scales."""
+        """Number of combinations of the scales."""
         return prod(len(widths) * len(depths) for widths, depths in self.scales)
 
     @cached_property
     def candidates(self) -> tuple[tuple[BranchCost, ...], ...]:
-        """Per branch, its scales: widths, and for each the depths."""
+        """Costs of each branch's scales, ordered by width and then by depth."""
         result = []
         for processor, (widths, depths) in zip(self.subset, self.scales, strict=True):
             rewritten = self.costs.rewritten(self.segment, processor)
@@ -178,27 +178,27 @@ class LazyOptions:
 
     @memoised
     def column(self, branch: int, name: str) -> NDArray[Any]:
-        """Return a number of each of one branch's scales, in the order of `candidates`."""
+        """Return one field of `BranchCost` for each scale of a branch, in the order of `candidates`."""
         return np.array([getattr(candidate, name) for candidate in self.candidates[branch]])
 
     def slowing(self, branch: int) -> SlowdownFactors:
-        """Return the factors on the times of one branch while the others compute."""
+        """Return the slowdown factors of one branch while the others compute."""
         return self.costs.slowing(self.subset[branch], {*self.subset} - {self.subset[branch]})
 
     @memoised
     def loaded_ms(self, branch: int) -> Floats:
-        """Return the time of each of one branch's scales while the others compute, ms."""
+        """Return the time of each scale of a branch while the others compute, ms."""
         columns: list[Any] = [self.column(branch, name).astype(float) for name in KernelsTime._fields]
         return np.asarray(KernelsTime(*columns).slowed(self.slowing(branch)), dtype=np.float64)
 
     @property
     def elements(self) -> int:
-        """Of the tensor that arrives."""
+        """Number of elements of the input tensor."""
         return pixels(self.segment.graph.input.shape) * self.in_channels
 
     @cached_property
     def joins(self) -> Joins:
-        """Return the operators that end the branches, for each combination of their widths, in the order of `numpy.indices`."""
+        """Costs of the ends of the branches, for each combination of their widths, in the order of `numpy.indices`."""
         widths = [widths_of_branch for widths_of_branch, _ in self.scales]
         shape = [len(w) for w in widths]
         combos = np.stack([np.array(w)[at] for w, at in zip(widths, np.indices(shape).reshape(len(shape), -1), strict=True)])
@@ -211,7 +211,7 @@ class LazyOptions:
         positions = pixels(self.segment.graph.by_name[self.segment.end].shape)
         for i, processor in enumerate(self.subset):
             if not join.widens:
-                # one number for a pair of channels: pairs themselves take long to sort
+                # encode a pair of channels as one number, because sorting pairs is slow
                 step = int(parts[i].max()) + 1
                 ends, inverse = np.unique(combos[i] * step + parts[i], return_inverse=True)
                 pairs = zip((ends // step).tolist(), (ends % step).tolist(), strict=True)
@@ -223,7 +223,7 @@ class LazyOptions:
         return Joins(macs, params, ms, out_ms, join_ms)
 
     def options(self, holders: Sequence[str], numbers: Ints | None = None) -> SegmentOptions:
-        """Return all options of the segment, or those of the given numbers, whether they meet the rules or not."""
+        """Return all options of the segment, or only those with the given numbers, without applying the rules."""
         joins, branches = self.joins, range(len(self.subset))
         sizes = [(len(widths), len(depths)) for widths, depths in self.scales]
         combinations = np.arange(self.count) if numbers is None else numbers
@@ -259,24 +259,24 @@ class LazyOptions:
 
 
 def _evaluate_distinct(numbers: Ints, function: Callable[[int], float]) -> Floats:
-    """Return a function's value for each number; it is called once for equal numbers."""
+    """Return a function's value for each number, with one call per distinct number."""
     distinct, inverse = np.unique(numbers, return_inverse=True)
     return np.array([function(number) for number in distinct.tolist()])[inverse]
 
 
 def evenly_spaced(values: Sequence[T], count: int) -> list[T]:
-    """At most `count` of the values, evenly spread, the first and the last among them."""
+    """Return at most `count` of the values, evenly spaced, with the first and the last included."""
     if len(values) <= count:
         return list(values)
     return [values[round(i * (len(values) - 1) / max(count - 1, 1))] for i in range(count)]
 
 
-#: Scales of a branch that are looked at first where any will do.
+#: First thinning to try if any design suffices.
 SAMPLE: Thinning = (4, 3)
-#: Combinations of scales in runs of segments up to which all of them are worked out.
+#: Maximum combinations of scales in runs of segments up to which all are built.
 MAX_COMBINATIONS = 400_000
-#: Scales of a branch in a run where there are more, by the number of processors (of more than three `SAMPLE`): combinations are a power of
-#: it. The search for the least latency (`stretch.planning.search.exact`) has all of them nevertheless.
+#: Thinnings of a branch's scales in larger runs, by the number of processors (`SAMPLE` for more than three): the number of combinations is
+#: a power of it. The search for the lowest latency (`stretch.planning.search.exact`) still covers all scales.
 RUN_THINNINGS: dict[int, Thinning] = {2: (9, 8), 3: (6, 6)}
 
 
@@ -284,20 +284,20 @@ RUN_THINNINGS: dict[int, Thinning] = {2: (9, 8), 3: (6, 6)}
 class DesignSpace:
     """Every combination of processors, depths and widths of every segment.
 
-    Most joins keep the width of the backbone, so segments are independent of each other. One that widens it couples them: then costs hold
-    for the channels that `arriving` states per segment, and before a segment that cannot read other widths `project` takes its place.
+    Most joins keep the width of the backbone, so segments are independent of each other. A widening join couples them: then costs hold
+    for the channels that `arriving` states per segment, and `project` replaces the join before a segment that cannot read other widths.
     """
 
     segments: tuple[Segment, ...]  # In order.
-    processors: tuple[str, ...]  # That branches may use.
+    processors: tuple[str, ...]  # Processors that branches may use.
     costs: Costs  # On the device.
-    rules: Rules  # The constraints.
-    join: JoinKind  # How branches of scaled copies meet.
+    rules: Rules  # Constraints of the request.
+    join: JoinKind  # Join of scaled copies.
     arriving: tuple[int, ...]  # Channels that each segment reads.
     kept: frozenset[str]  # Names of segments that do not become scaled copies.
-    built: Sequence[Sequence[SegmentOptions]] = ()  # Options that are built, by the segment at which they start.
-    offers: Sequence[Sequence[LazyOptions]] = ()  # Options that are built on demand, likewise.
-    thinned: bool = False  # Whether `options` lacks some scales of segments that the space has.
+    built: Sequence[Sequence[SegmentOptions]] = ()  # Built options, by first segment.
+    offers: Sequence[Sequence[LazyOptions]] = ()  # Options to build on demand, by first segment.
+    thinned: bool = False  # Whether `options` lacks some of the space's scales.
 
     @classmethod
     def of(
@@ -310,7 +310,7 @@ class DesignSpace:
         arriving: Sequence[int] | None = None,
         kept: Collection[str] = (),
     ) -> "DesignSpace":
-        """Return all designs of some segments; `arriving` are the original's channels if None."""
+        """Return all designs of some segments; `arriving` defaults to the original's channels."""
         widths = tuple(s.in_width for s in segments) if arriving is None else tuple(arriving)
         space = cls(tuple(segments), tuple(processors), costs, rules, join, widths, frozenset(kept))
         stretched = [segment.branchable and segment.name not in kept for segment in segments]
@@ -322,19 +322,19 @@ class DesignSpace:
 
     @cached_property
     def holders(self) -> tuple[str, ...]:
-        """Return the processors that may hold a tensor between segments; the host joins even where no branch uses it."""
+        """Processors that may hold a tensor between segments; the host joins branches even if it runs none."""
         return tuple(dict.fromkeys((self.costs.host, *self.costs.precision)))
 
     @cached_property
     def options(self) -> list[list[SegmentOptions]]:
-        """All options of each segment, by the segment at which they start."""
+        """All options, by first segment."""
         built = [[self.apply_rules(offer.options(self.holders)) for offer in offers if offer.count] for offers in self.offers]
         return [[*ready, *extra] for ready, extra in zip(self.built, built, strict=True)]
 
     @property
     def size_log10(self) -> float:
-        """Decimal logarithm of the number of designs, constraints aside."""
-        # from the end: designs of everything behind a segment; an integer has no upper limit
+        """Decimal logarithm of the number of designs, without regard to constraints."""
+        # count from the end: designs of all segments from one on; Python integers do not overflow
         counts_from = [1]
         for ready, offers in zip(reversed(self.built), reversed(self.offers), strict=True):
             counts = [(len(options.macs), options.span) for options in ready] + [(offer.full.count, offer.span) for offer in offers]
@@ -343,12 +343,12 @@ class DesignSpace:
 
     @property
     def max_meetings(self) -> int:
-        """Most segments that can branch in one design, each by itself within the rules."""
+        """Maximum number of branched segments in one design, with the rules checked per segment."""
         most_from = [0]
         for ready, offers in zip(reversed(self.built), reversed(self.offers), strict=True):
             candidates = [1 + most_from[o.span - 1] for o in ready if o.branched and o.allowed.any()]
             for offer in (offer for offer in offers if offer.count):
-                # few of its scales usually suffice
+                # try few scales first, which usually suffice
                 thinnings = (offer.full.thinned(SAMPLE), offer)
                 candidates += [1 + most_from[offer.span - 1]] * any(
                     self.apply_rules(item.options(self.holders)).allowed.any() for item in thinnings
@@ -358,28 +358,28 @@ class DesignSpace:
 
     @property
     def longest_span(self) -> int:
-        """Segments in the longest run that may be merged; 1 where none may."""
+        """Number of segments in the longest run that may be merged; 1 if none may."""
         return max([o.span for options in self.built for o in options] + [offer.span for offers in self.offers for offer in offers])
 
     def alone_ms(self, options: SegmentOptions) -> float:
-        """Return the original segment on the fastest of the processors that its options use, whichever others there are, ms: rules compare with it."""
+        """Return the time of the original segment on the fastest processor of its options, ms: the reference of the rules."""
         if options.alone_ms is not None:
             return options.alone_ms
         return min(self.costs.whole(options.segment, p).ms for p in options.processors)
 
     def output_moves(self, holder: str) -> dict[str, float]:
-        """Transfer of the network's output to the host, from the processor that holds it, ms by link."""
+        """Return the transfer times of the network's output from its holder to the host, ms by link."""
         last = self.segments[-1]
         return self.costs.moves(holder, self.costs.host, prod(last.graph.by_name[last.end].shape))
 
     def finish_ms(self, holder: str) -> float:
-        """Transfer of the output, plus the host's constant that every design has once, ms."""
+        """Return the time of the output's transfer plus the host's constant per inference, ms."""
         return sum(self.output_moves(holder).values()) + self.costs.handover(self.costs.host).ms
 
     def undivided(self, segment: Segment, processor: str, arriving: int, dropped: tuple[int, ...] = ()) -> SegmentOptions:
-        """Return a segment undivided on one processor, with `arriving` input channels and without some blocks, which count as computed."""
+        """Return the option of an undivided segment on one processor, without `dropped` blocks, whose MACs still count."""
         cost = self.costs.branch(segment, processor, segment.depth - len(dropped), segment.width, arriving, dropped)
-        # the range of multiply-accumulates is for networks that are trained; these are bounded by their loss
+        # the range of multiply-accumulates is for networks that are trained; a segment without blocks is bounded by its loss
         cost_macs = segment.graph.macs if dropped else cost.macs
         elements = pixels(segment.graph.input.shape) * arriving
         entering = np.array([[self.costs.transfer(h, processor, elements)] for h in self.holders])
@@ -388,7 +388,7 @@ class DesignSpace:
         return self.apply_rules(SegmentOptions(segment, "none", ((cost,),), macs, params, *times, peak, busy=lambda: {processor: ms}))
 
     def stretched_offers(self, segment: Segment, first: int, span: int) -> list[LazyOptions]:
-        """Return a segment in scaled copies, on every subset of the processors."""
+        """Return the offers of a segment in scaled copies, one per subset of the processors."""
         following = self.segments[first + span] if first + span < len(self.segments) else None
         kind: JoinKind = self.join if self.join in join_kinds(segment, following) else DEFAULT
         counts = range(2, min(len(self.processors), segment.width) + 1)
@@ -396,7 +396,7 @@ class DesignSpace:
         return [LazyOptions(segment, subset, kind, self.arriving[first], self.costs, self.rules, span) for subset in subsets]
 
     def add_runs(self, runs: Sequence[Sequence[LazyOptions]]) -> "DesignSpace":
-        """Return the same with offers of runs of segments; of more than `MAX_COMBINATIONS`, `options` has a few scales, of many branches first."""
+        """Return the space with offers of runs; beyond `MAX_COMBINATIONS`, scales are thinned, first for the most branches."""
         thinned = self.thinned
         for branches in range(len(self.processors), 1, -1):
             if sum(offer.count for extra in runs for offer in extra) <= MAX_COMBINATIONS:
@@ -407,14 +407,14 @@ class DesignSpace:
         return replace(self, offers=[[*offers, *extra] for offers, extra in zip(self.offers, runs, strict=True)], thinned=thinned)
 
     def apply_rules(self, options: SegmentOptions) -> SegmentOptions:
-        """Return the options with the rules applied."""
+        """Return the options with the mask of the rules."""
         return replace(options, allowed=self.rules.allowed(options, self.alone_ms(options)))
 
     def replace_rules(self, rules: Rules) -> "DesignSpace":
-        """Return the same designs under other rules; the floors on depth and width do not change."""
+        """Return the same designs under other rules, which must have the same floors on depth and width."""
         space = replace(self, rules=rules)
         return space.replace_options([[space.apply_rules(o) for o in options] for options in self.options])
 
     def replace_options(self, options: Sequence[Sequence[SegmentOptions]], *, thinned: bool | None = None) -> "DesignSpace":
-        """Return the space with other options; `thinned` says whether these lack some scales, None for as before."""
+        """Return the space with other options; `thinned` states whether these lack some scales, None for no change."""
         return replace(self, built=options, offers=[()] * len(options), thinned=self.thinned if thinned is None else thinned)
