@@ -1,9 +1,9 @@
-"""Branches of channels: some channels of a segment's output, or of a hidden tensor whose projection is then a sum.
+"""Branches of channels: each computes some channels of a segment's output, or of a hidden tensor, whose projections then add up.
 
-*Output channels* are computed by their filters of the last convolution or linear layer, and side by side they are the output.
-*Hidden channels* are computed by their filters of the expanding layer and multiplied with their columns of the projecting one,
-so that each branch has a partial sum. A shift of the sum (a bias, a batch norm's shift, a skip) belongs to the first branch alone.
-Where an operator that needs the whole sum follows, such as a ReLU, the part is divided up to the sum and the host does the rest.
+*Output channels* need only their filters of the last convolution or linear layer; concatenated, they are the output.
+*Hidden channels* need their filters of the expanding layer and their columns of the projecting layer,
+so that each branch has a partial sum. Only the first branch adds terms that count once (a bias, a batch norm's shift, a skip).
+If an operator that needs the whole sum follows, such as a ReLU, the part is divided up to the sum and the host computes the rest.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -27,26 +27,26 @@ from stretch.planning.network.segments import Segment, cone, cut_points, cut_seg
 from stretch.planning.search.parts import Divisible, PartSpace, RangeCandidates, Split, SplitBranches, Structure, part_costs, structure
 from stretch.planning.search.space import DesignSpace
 
-#: The operator that cuts the channels of a branch out of its input.
+#: Name of the operator that cuts the channels of a branch out of its input.
 ENTRY_CHANNELS = "entry_channels"
-#: The join of branches of output channels, and that of hidden ones.
+#: Join of branches of output channels, and join of branches of hidden channels.
 OUTPUT, HIDDEN = "channels", "partial_sums"
 
 
 @dataclass(frozen=True)
 class Hidden:
-    """A hidden tensor of a segment and what makes the segment's output of it."""
+    """A hidden tensor of a segment, and the operators from it to the segment's output."""
 
-    tensor: str  # Operator that writes it.
+    tensor: str  # Name of the hidden tensor.
     projection: str  # The convolution or linear layer that reads it and mixes its channels.
-    tail: tuple[str, ...]  # Operators behind the projection up to the output, each of which may be done to the terms of a sum.
+    tail: tuple[str, ...]  # Operators after the projection up to the output; each may be applied to the terms of a sum.
 
 
 def find_hidden(graph: OpGraph) -> Hidden:
-    """Return the input of a segment's last projection; where tensors are added, of the one in the operand with most multiply-accumulates."""
+    """Return the input of a segment's last projection; at an addition, follow the operand with most multiply-accumulates."""
     tail: list[str] = []
     op = graph.by_name[graph.output]
-    # back to an operator that sums over all channels of its input, where these can be cut
+    # go back to an operator that sums over all channels of its input, if these can be divided
     while not (op.inputs and kind_of(op.kind).dense(op.attrs) and len(op.shape) in (2, 4) and width(graph.input_shapes(op)[0]) > 1):
         if op.kind == "add":
             behind = max(op.inputs, key=lambda name: sum(graph.op_macs(graph.by_name[item]) for item in cone(graph, [name])))
@@ -66,7 +66,7 @@ def find_hidden(graph: OpGraph) -> Hidden:
 
 
 def _is_read_beside(graph: OpGraph, projection: str, tail: Collection[str]) -> bool:
-    """Return whether an operator outside of the tail reads a sum and takes part in the output, or one of the tail reads two sums."""
+    """Return whether a useful operator outside the tail reads a sum, or an operator of the tail reads two sums."""
     sums = {projection, *tail}
     if any(sum(arguments in sums for arguments in graph.by_name[name].inputs) != 1 for name in tail):
         return True
@@ -75,7 +75,7 @@ def _is_read_beside(graph: OpGraph, projection: str, tail: Collection[str]) -> b
 
 
 def divided_tensor(graph: OpGraph, *, hidden: bool) -> str:
-    """Return the tensor whose channels branches divide: the output, or the hidden one."""
+    """Return the name of the tensor whose channels branches divide: the output, or the hidden tensor."""
     fixed = next((op for op in graph.ops if kind_of(op.kind).stated), None)
     if fixed is not None:
         reason = f"operator `{fixed.name}` ({fixed.attrs.get('variant', fixed.kind)}) only states the shape of what it computes, not its channels"
@@ -90,20 +90,20 @@ def divided_tensor(graph: OpGraph, *, hidden: bool) -> str:
 
 
 def channel_step(graph: OpGraph, tensor: str) -> int:
-    """Return the channels that belong together: those of a group of each grouped convolution, of a head, the pixels of a flattened image."""
+    """Return the number of inseparable channels: of a convolution group, an attention head, or the pixels of a flattened image."""
     one = Channels(0, 1)
     return lcm(*[len(graph.op_slice(graph.by_name[name], one).computes) for name in _computed_in_part(graph, tensor)[0]])
 
 
 def is_between_groups(graph: OpGraph, tensor: str, channels: Channels) -> bool:
-    """Return whether a range of a tensor's channels is computed without others: it begins and ends where a group does."""
+    """Return whether a range of a tensor's channels begins and ends at borders of groups, so that no other channels are computed."""
     partly, _ = _computed_in_part(graph, tensor)
     need = needed_channels(graph, {tensor: channels})
     return all(graph.op_slice(graph.by_name[name], need[name]).computes == need[name] for name in partly if name in need)
 
 
 def needed_channels(graph: OpGraph, start: Mapping[str, Channels]) -> dict[str, Channels]:
-    """Return the channels of every tensor that those of some tensors need, by name; those of no use are left out."""
+    """Return the channels of every tensor that the channels in `start` need, by name; unneeded tensors are left out."""
     need = dict(start)
     for op in reversed(graph.ops):
         channels = need.get(op.name)
@@ -116,7 +116,7 @@ def needed_channels(graph: OpGraph, start: Mapping[str, Channels]) -> dict[str, 
 
 
 def _computed_in_part(graph: OpGraph, tensor: str) -> tuple[set[str], set[str]]:
-    """Return the operators of which a branch computes some channels, and the tensors that these read in full."""
+    """Return the operators that a branch computes in part, and the tensors that these operators read in full."""
     partly: set[str] = set()
     whole: set[str] = set()
     pending = [tensor]
@@ -134,7 +134,7 @@ def _computed_in_part(graph: OpGraph, tensor: str) -> tuple[set[str], set[str]]:
 
 
 def _mixer(graph: OpGraph, partly: Collection[str], whole: Iterable[str]) -> Op | None:
-    """Return the first operator whose inputs every branch would have to compute in full; None if there is none."""
+    """Return the first operator whose inputs every branch would have to compute in full; None if none exists."""
     depends = set(partly)
     in_full = cone(graph, whole)
     for op in graph.ops:
@@ -152,7 +152,7 @@ def _mixer(graph: OpGraph, partly: Collection[str], whole: Iterable[str]) -> Op 
 
 
 def channel_part(graph: OpGraph, name: str, channels: Channels, *, hidden: bool) -> Piece:
-    """Return the operators that compute some channels of a segment's output, or its share from some hidden channels."""
+    """Return the branch that computes some channels of a segment's output, or the partial sum of some hidden channels."""
     tensor = divided_tensor(graph, hidden=hidden)
     if not 0 <= channels.start < channels.stop <= width(graph.by_name[tensor].shape):
         raise StretchError(
@@ -167,7 +167,7 @@ def channel_part(graph: OpGraph, name: str, channels: Channels, *, hidden: bool)
 
 
 def _partial_sum(graph: OpGraph, name: str, channels: Channels, hidden: Hidden) -> Piece:
-    """Return the branch of some hidden channels; the branch of the first channels has all terms that are added once."""
+    """Return the branch of some hidden channels; the first branch has all terms that are added once."""
     first = channels.start == 0
     start = {hidden.tensor: channels}
     sums = (hidden.projection, *hidden.tail)
@@ -191,37 +191,37 @@ def _partial_sum(graph: OpGraph, name: str, channels: Channels, hidden: Hidden) 
 @dataclass
 class _Builder:
     graph: OpGraph  # The segment.
-    need: Mapping[str, Channels]  # Channels of every tensor that the branch needs; those of no use are left out.
+    need: Mapping[str, Channels]  # Channels that the branch needs of every tensor; unneeded tensors are left out.
     ops: list[Op] = field(default_factory=list)
     taken: dict[str, Taken] = field(default_factory=dict)
-    #: Where the channels that are needed of a tensor are.
+    #: Name of the tensor that holds the needed channels of each original tensor.
     reads: dict[str, str] = field(default_factory=dict)
 
     def add(self, op: Op) -> None:
-        """An operator, with the channels that are needed of its output."""
+        """Add an operator with the needed channels of its output."""
         needed = self.need.get(op.name)
         if not op.inputs:
             self._put(op)
-            # an operator that reads no input of the segment is no branch, which `part` refuses
+            # `part` refuses a branch that only has inputs and slices
             if needed is not None:
                 self.reads[op.name] = self._slice(ENTRY_CHANNELS, op.name, full_range(op.shape), needed)
         elif needed is not None:
             part = self.graph.op_slice(op, needed)
             inputs = [self._input_tensor(op, at, read) for at, read in enumerate(part.reads) if len(read)]
             if len(inputs) < kind_of(op.kind).min_inputs:
-                # of tensors side by side one is left; it is handed on by an operator, whose place in int8 has a scale of its own
+                # only one input of a concatenation is left; an operator passes it on, because its int8 tensor has a separate scale
                 self._put(replace(op, kind="slice", attrs={"start": 0, "stop": len(needed)}), inputs)
                 return
             self._put(replace(op, attrs=part.attrs), inputs, Taken(part.computes, width(op.shape)))
             self.reads[op.name] = self._slice(f"{op.name}_channels", op.name, part.computes, needed)
 
     def project(self, op: Op, channels: Channels, *, first: bool) -> None:
-        """The projection of some hidden channels; its bias counts once."""
+        """Add the projection of some hidden channels; its bias counts once."""
         part = replace(op, attrs={**op.attrs, "bias": bool(op.attrs["bias"]) and first})
         self._put(part, [self._input_tensor(op, 0, channels)], Taken(full_range(op.shape), width(op.shape), channels))
 
     def add_term(self, op: Op, sums: Collection[str], *, first: bool) -> None:
-        """An operator behind the projection, done to a term of the sum."""
+        """Add an operator after the projection, applied to a term of the sum."""
         additive = kind_of(op.kind).additive or Additive(once=True)
         if additive.once and not first:
             self.reads[op.name] = self.reads[next(name for name in op.inputs if name in sums)]
@@ -245,38 +245,38 @@ class _Builder:
         return Piece(OpGraph.build(name, self.ops, output), self.taken)
 
     def _input_tensor(self, op: Op, at: int, needed: Channels) -> str:
-        """Return the tensor with the channels that an operator reads of one input."""
+        """Return the name of a tensor with the channels that an operator needs of input number `at`."""
         source = op.inputs[at]
         return self._slice(f"{op.name}_channels{at}", self.reads[source], self.need[source], needed)
 
     def _slice(self, name: str, source: str, present: Channels, needed: Channels) -> str:
-        """Return the tensor with the needed channels: the source if it has no others, else a new slice of it."""
+        """Return the name of a tensor with the needed channels: the source if it has no others, else a new slice."""
         if needed == present:
             return source
         self.ops.append(Op(name, "slice", (source,), {"start": needed.start - present.start, "stop": needed.stop - present.start}))
         return name
 
 
-#: Multiply-accumulates that the halves of a part may do beyond those of the part, as a share of it.
+#: Maximum multiply-accumulates that the two halves of a part repeat, as a share of the part's.
 MAX_REPEATED = 0.5
 
 
 @dataclass(frozen=True)
 class _Tensor:
-    """A tensor of a part whose channels may be divided, and the facts of its ranges that no device changes."""
+    """A divisible tensor of a part, and the device-independent facts on ranges of its channels."""
 
     join: JoinKind  # How branches meet.
     segment: Segment  # The part, or its operators before the tail.
-    tail: Segment | None  # Operators that need the whole sum; None for none.
-    channels: int  # Its channels.
-    step: int  # Channels that belong together.
+    tail: Segment | None  # Operators that need the whole sum; None without such operators.
+    channels: int  # Number of its channels.
+    step: int  # Number of inseparable channels.
 
     def ranges(self, split: Split, unit: int) -> list[Channels]:
         return [Channels(*pair) for pair in pairwise((0, *(place * unit for place in split), self.channels))]
 
     @memoised
     def graph(self, channels: Channels) -> OpGraph | None:
-        """Return the graph of some channels; None where there is nothing to compute."""
+        """Return the graph of some channels; None if there is nothing to compute."""
         try:
             return channel_part(self.segment.graph, self.segment.name, channels, hidden=self.join == HIDDEN).graph
         except StretchError:
@@ -284,7 +284,7 @@ class _Tensor:
 
 
 def _tensors(graph: OpGraph, part: Segment) -> list[_Tensor]:
-    """Return the tensors of a part that may be divided; not where halves compute too much twice."""
+    """Return the divisible tensors of a part whose halves do not repeat too many multiply-accumulates."""
     tensors = []
     for join in (OUTPUT, HIDDEN):
         segment, tail = _sections(graph, part, join)
@@ -303,12 +303,12 @@ def _tensors(graph: OpGraph, part: Segment) -> list[_Tensor]:
 
 
 class _DividedPart(Divisible):
-    """One part, divided by the channels of a tensor."""
+    """A part that is divided by the channels of a tensor."""
 
     def __init__(self, space: DesignSpace, part: Segment, alone_ms: Sequence[float], tensor: _Tensor) -> None:
         self.space, self.tensor, self.end, self.alone_ms = space, tensor, part, alone_ms
         self.join, self.in_elements = tensor.join, prod(part.graph.input.shape)
-        # in sums it matters which processor adds the terms that count once
+        # in sums the first processor adds the terms that count once
         self.symmetric = tensor.join != HIDDEN
         if tensor.tail is not None:
             self.after_ms = space.costs.whole(tensor.tail, space.costs.host).ms
@@ -318,11 +318,11 @@ class _DividedPart(Divisible):
         return self.tensor.segment
 
     def unit(self, order: Sequence[str]) -> int:
-        """Return the channels of a step; the rest behind the last whole step belongs to the last branch."""
+        """Return the number of channels per step; the remainder after the last whole step belongs to the last branch."""
         return lcm(self.tensor.step, *(self.space.costs.align(name) for name in order))
 
     def complete(self, options: SegmentOptions) -> SegmentOptions:
-        """Return the options with the tail."""
+        """Return the options with the time and numbers of the tail on the host added."""
         if self.tensor.tail is None:
             return options
         host, tail = self.space.costs.host, self.space.costs.whole(self.tensor.tail, self.space.costs.host)
@@ -342,7 +342,7 @@ class _ChannelCandidates(RangeCandidates):
         self._costs: dict[tuple[int, Channels, str], BranchCost] = {}
 
     def candidates(self) -> Iterator[tuple[int, SegmentOptions]]:
-        """Yield the divided part for each sequence of processors, by the number of the part."""
+        """Yield options for each divisible part on each sequence of processors, with the index of the part."""
         tensors, host = self.space.costs.cache_of("divided tensors"), self.space.costs.host
         structures = [structure(part.graph) for part in self.parts.parts]
         divided_parts: dict[Structure, list[_DividedPart]] = {}
@@ -368,7 +368,7 @@ class _ChannelCandidates(RangeCandidates):
         costs = self.space.costs
         rounded = any(costs.precision.get(name) == "int8" for name in order)
         for divided_part, splits in requests:
-            # export leaves a partial sum in fp32, so it would take longer than it is priced at
+            # export keeps a partial sum in fp32, so it would take longer than predicted in int8
             allowed, tensor = () if rounded and divided_part.join == HIDDEN else splits, divided_part.tensor
             ranges = {split: tensor.ranges(split, divided_part.unit(order)) for split in allowed}
             requested.append((tensor, {split: parts for split, parts in ranges.items() if None not in map(tensor.graph, parts)}))
@@ -385,7 +385,7 @@ class _ChannelCandidates(RangeCandidates):
 
 @memoised
 def _sections(graph: OpGraph, part: Segment, join: JoinKind) -> tuple[Segment, Segment | None]:
-    """Return the divided segment of a part, and its tail: operators without weights that need the whole sum."""
+    """Return the segment of a part that is divided, and its tail: weightless operators that need the whole sum, or None."""
     if join != HIDDEN:
         return part, None
     for end in reversed(cut_points(part.graph)[1:]):
@@ -405,7 +405,7 @@ class _ChannelRanges(Division):
     kind, joins, what, weights, vectors = "channels", (OUTPUT, HIDDEN), "some channels", "slices", True
 
     def check(self, segment: Segment, design: SegmentDesign, shares: Sequence[Share]) -> None:
-        """Every channel is computed once, in order, and branches end where a group and an aligned slice end."""
+        """Refuse ranges that do not cover every channel once and in order, or that end within a group or an aligned slice."""
         place, hidden = f"segment `{segment.name}`", design.join == HIDDEN
         try:
             tensor = divided_tensor(segment.graph, hidden=hidden)
@@ -433,7 +433,7 @@ class _ChannelRanges(Division):
         return list(_ChannelCandidates(parts).candidates())
 
     def divisible_tensors(self, graph: OpGraph) -> set[str]:
-        """Return the channels of the output, hidden ones, or heads of attention."""
+        """Return the names of the divisible dimensions: ``channels`` of the output, ``hidden`` channels, or ``heads`` of attention."""
         words = set()
         for hidden in (True, False):
             with suppress(StretchError):

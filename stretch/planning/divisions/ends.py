@@ -1,8 +1,8 @@
-"""Portions: a segment's operators divided along its own graph, each operator computed once.
+"""Portions: a segment's operators divided along the segment's graph; each operator is computed once.
 
-Tensors of NASNet skip over the ends of modules, those of HRNet go back and forth between resolutions. So each portion
-only says which tensors it hands on, its ends. It computes the operators that these need and that no portion before it computes,
-and reads the tensors that cross. Nothing is joined: the last portion writes the segment's end.
+Tensors of NASNet skip over the ends of modules, and tensors of HRNet cross between resolutions. So each portion
+only names its ends, the tensors that it passes on. It computes the operators that its ends need and no earlier portion computes,
+and reads tensors of other portions. There is no join: the last portion writes the segment's end.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,57 +28,57 @@ from stretch.planning.search.layers import TIE
 from stretch.planning.search.parts import PartSpace
 from stretch.planning.search.space import DesignSpace
 
-# Where the tasks of a segment run: list scheduling, improved step by step.
+# Placement of a segment's tasks: list scheduling, improved step by step.
 #
-# List scheduling is HEFT: tasks in the order of the longest way from them to the end, transfers counted, each where it would end first
-# (Topcuoglu et al., 2002). Its result is improved by moving tasks, alone and together with operators that only they need or operators
-# that read the same tensor, as long as that is faster.
+# List scheduling is HEFT: tasks in the order of their longest path to the end, transfers included, each on the processor where it ends first
+# (Topcuoglu et al., 2002). Its result is improved by moving tasks, alone or together with tasks that only they need or tasks
+# that read the same tensor, as long as the time decreases.
 
-#: In place of a task's number: the segment's input.
+#: Number that stands for the segment's input instead of a task.
 ARRIVING = -1
 
 
 @dataclass(frozen=True)
 class TaskGraph:
-    """The tasks of a segment, in an order in which they can run; the last one ends it.
+    """The tasks of a segment, in a valid execution order; the last task writes its end.
 
-    A task is a set of operators that no placement should cut: those that some backend fuses, and chains, in which each waits for the one
-    before. The rest is a graph of tasks that really can run side by side.
+    A task is a set of operators that no placement should separate: operators that some backend fuses, and chains, in which each waits for the
+    previous operator. The result is a graph of tasks that can run side by side.
     """
 
-    ops: tuple[tuple[str, ...], ...]  # Names of the operators of each.
-    #: For each the tensors that it reads of others: who writes it, or `ARRIVING`, and its name.
+    ops: tuple[tuple[str, ...], ...]  # Names of each task's operators.
+    #: Tensors that each task reads from others: number of the writing task, or `ARRIVING`, and the tensor's name.
     reads: tuple[tuple[tuple[int, str], ...], ...]
 
     def __len__(self) -> int:
-        """Return how many tasks there are."""
+        """Return the number of tasks."""
         return len(self.ops)
 
     @cached_property
     def sources(self) -> tuple[tuple[int, ...], ...]:
-        """Tasks that each reads from."""
+        """Numbers of the tasks from which each task reads."""
         return tuple(tuple(dict.fromkeys(source for source, _ in read if source != ARRIVING)) for read in self.reads)
 
     @cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:
-        """Tasks that read from each."""
+        """Numbers of the tasks that read from each task."""
         return tuple(map(tuple, waiting(self.sources)[0]))
 
     @property
     def parallel(self) -> bool:
-        """Whether any two tasks can run side by side: else each waits for the one before."""
+        """Whether any two tasks can run side by side; if not, each task waits for the previous one."""
         return any(number - 1 not in self.sources[number] for number in range(1, len(self)))
 
 
 def find_tasks(graph: OpGraph, launched: Sequence[Sequence[Kernel]], *, chained: bool = True) -> TaskGraph:
-    """Return the tasks of a segment; the finest ones where chains are not one task."""
+    """Return the tasks of a segment; without `chained`, the operators of a chain stay separate tasks."""
     sets = [kernel.ops for kernels in launched for kernel in kernels]
     fused = _quotient_graph(graph, components((op.name for op in graph.ops if op.kind != "input"), sets))
     return _quotient_graph(graph, _chain_groups(fused)) if chained else fused
 
 
 def _quotient_graph(graph: OpGraph, groups: Sequence[Sequence[str]]) -> TaskGraph:
-    """Return the groups of operators as tasks, in an order in which they can run; a kernel's inner operators have no other reader, so there is no cycle."""
+    """Return groups of operators as tasks, in a valid execution order; inner operators of a kernel have no other readers, so no cycle exists."""
     of = {name: number for number, names in enumerate(groups) for name in names}
     reads: list[dict[tuple[int, str], None]] = [{} for _ in groups]
     for name, current in of.items():
@@ -97,10 +97,10 @@ def _quotient_graph(graph: OpGraph, groups: Sequence[Sequence[str]]) -> TaskGrap
 
 
 def _chain_groups(tasks: TaskGraph) -> list[list[str]]:
-    """Return the operators of each run of tasks in which each is all that the next one waits for, and nothing else waits for it.
+    """Return the operators of each chain: a run of tasks in which each task is the only one that waits for the previous one.
 
-    A tensor that skips over a task does not part it from its neighbours: what reads it waits for the task as well. So
-    of what a task waits for only the last count, those that no other of them waits for (the transitive reduction).
+    A tensor that skips over a task does not break the chain, because the reader of the tensor waits for the task as well. So
+    only edges of the transitive reduction count: a source for which no other source of the same task waits.
     """
     ancestors: list[int] = []
     last: list[list[int]] = []
@@ -129,25 +129,25 @@ def _chain_groups(tasks: TaskGraph) -> list[list[str]]:
     return groups
 
 
-#: Schedules that one search computes, at most.
+#: Maximum number of schedules that one search computes.
 MAX_TRIED = 4000
-#: More tasks than this are not placed: no network has so many, and the search would take too long.
+#: Maximum number of tasks to place, above any known network, because the search would take too long.
 MAX_TASKS = 2000
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Tasks on processors."""
+    """A placement of tasks on processors."""
 
     processors: tuple[int, ...]  # Number of the processor of each task.
     order: tuple[int, ...]  # Tasks in the order in which processors prefer them.
-    ms: float  # Until the last has ended.
+    ms: float  # Time until the last task has ended.
 
 
 class PlacementProblem:
-    """Tasks to be placed, by their times on each processor while others compute, ms (tasks × processors).
+    """Tasks to place, with their times on each processor while others compute, ms (tasks × processors).
 
-    `holder` is the number of the processor that holds the input and may compute nothing, `end` that of the one that has to write
+    `holder` is the number of the processor that holds the input and may compute nothing. `end` is the number of the processor that must write
     the segment's end.
     """
 
@@ -156,12 +156,12 @@ class PlacementProblem:
         self.count = ms.shape[1]
         everywhere = range(max(self.count, holder + 1))
         tensors = {tensor for read in tasks.reads for _, tensor in read}
-        #: Milliseconds of a tensor from one processor to another.
+        #: Transfer time of each tensor from one processor to another, ms.
         self.moving = {tensor: [[transfer(tensor, a, b) for b in range(self.count)] for a in everywhere] for tensor in tensors}
         self._waiting: tuple[tuple[int, ...], list[list[int]], list[int]] = ((), [], [])
 
     def jobs(self, groups: Sequence[Sequence[int]], processors: Sequence[int]) -> list[Job]:
-        """Return the groups of tasks, which run one after the other on a processor, as jobs; a tensor that several of a group read crosses once."""
+        """Return one job per group of consecutive tasks on a processor; a tensor that several tasks of a group read is transferred once."""
         of = {task: number for number, group in enumerate(groups) for task in group}
         result = []
         for number, group in enumerate(groups):
@@ -179,7 +179,7 @@ class PlacementProblem:
         return result
 
     def time(self, processors: Sequence[int], order: Sequence[int]) -> float:
-        """Return the milliseconds of tasks on processors, in an order of preference."""
+        """Return the time of the tasks on these processors, ms; `order` is the order of preference."""
         if self._waiting[0] != tuple(order):
             number = {task: i for i, task in enumerate(order)}
             self._waiting = (tuple(order), *waiting([[number[source] for source in self.tasks.sources[task]] for task in order]))
@@ -196,7 +196,7 @@ class PlacementProblem:
 
 
 def ranks(problem: PlacementProblem) -> list[float]:
-    """Return the longest way from the start of each task to the end, with times and transfers averaged over processors: HEFT's upward rank."""
+    """Return HEFT's upward rank of each task, ms: the longest path from its start to the end, averaged over processors."""
     pairs = [(a, b) for a in range(problem.count) for b in range(problem.count)]
     result = [0.0] * len(problem.tasks)
     for task in reversed(range(len(problem.tasks))):
@@ -210,7 +210,7 @@ def ranks(problem: PlacementProblem) -> list[float]:
 
 
 def place(problem: PlacementProblem) -> Placement:
-    """Return the fastest placement that is found: list scheduling and everything on one processor, each improved by moves."""
+    """Return the fastest found placement: starts are list scheduling and each processor alone, each improved by moves."""
     rank, last = ranks(problem), len(problem.tasks) - 1
     order = sorted(range(last + 1), key=lambda task: (-rank[task], task))
     starts = [_list_schedule(problem, order), *([processor] * last + [problem.end] for processor in range(problem.count))]
@@ -237,7 +237,7 @@ def place(problem: PlacementProblem) -> Placement:
 
 
 def _list_schedule(problem: PlacementProblem, order: Sequence[int]) -> list[int]:
-    """Return each task where it would end first, one after the other in this order."""
+    """Return the processor of each task: in this order, each task goes where it ends first."""
     free, ends = [0.0] * problem.count, [0.0] * len(problem.tasks)
     processors = [0] * len(problem.tasks)
     last = len(problem.tasks) - 1
@@ -255,7 +255,7 @@ def _list_schedule(problem: PlacementProblem, order: Sequence[int]) -> list[int]
 
 
 def _neighbour_moves(tasks: TaskGraph) -> Iterator[tuple[int, ...]]:
-    """Yield tasks that are worth moving together: one; one with the tasks computed for it alone; all readers of a tensor."""
+    """Yield sets of tasks to move together: one task; a task and the tasks computed only for it; all readers of a task."""
     for task in range(len(tasks)):
         yield (task,)
         moves, left = {task}, list(tasks.sources[task])
@@ -270,11 +270,11 @@ def _neighbour_moves(tasks: TaskGraph) -> Iterator[tuple[int, ...]]:
 
 
 def subgraphs_of(graph: OpGraph, names: Sequence[str], ends: Sequence[Sequence[str]]) -> list[OpGraph]:
-    """Build the graphs of a segment's portions; the inputs of each are in the order of reading, its ends in that of computing.
+    """Build the graphs of a segment's portions; inputs are in the order of reading, ends in the order of computing.
 
     Raises:
-        StretchError: If ends are no tensors that portions compute again, or portions are not the whole segment, or do not hand on what others
-            read, and nothing else.
+        StretchError: If an end is invalid or computed earlier, if portions do not cover the segment, or if they do not pass on exactly
+            the tensors that others read.
     """
     maker: dict[str, str] = {}
     graphs: list[OpGraph] = []
@@ -312,15 +312,15 @@ def subgraphs_of(graph: OpGraph, names: Sequence[str], ends: Sequence[Sequence[s
     return graphs
 
 
-# Designs in which portions of a segment run on several processors, placed along its own graph.
+# Designs in which portions of a segment run on several processors.
 #
-# One placement is searched for (`place`) for each processor that may hold the input, and each that may write the end. Tasks that
-# follow each other on one processor become portions, as few as cost no time. The graphs of the portions have the placement's
-# time: the search's sums over tasks only choose it.
+# `place` searches one placement for each processor that may hold the input, and each processor that may write the end. Consecutive
+# tasks on one processor become portions, as few as possible without additional time. The graphs of the portions define the placement's
+# time; sums over tasks only guide the search.
 
 
 def placed_candidates(space: DesignSpace, segment: Segment, alone_ms: Sequence[float]) -> list[SegmentOptions]:
-    """Return the ways to compute a segment in portions on several processors; none where that is not faster than one of them alone."""
+    """Return options for a segment in portions on several processors; empty if none is faster than the best single processor."""
     costs = space.costs
     launched = {processor: costs.predictor.kernels(segment.graph, processor) for processor in space.processors}
     tasks = find_tasks(segment.graph, list(launched.values()))
@@ -333,7 +333,7 @@ def placed_candidates(space: DesignSpace, segment: Segment, alone_ms: Sequence[f
         return moved_ms
 
     ms = costs.group_times(launched, tasks.ops)[1]
-    # what arrives may be held by a host that computes nothing: then it has a number of its own
+    # a host that computes nothing may hold the input; then it gets an additional number
     names = (*space.processors, *(name for name in space.holders if name not in space.processors))
     result: dict[Any, SegmentOptions] = {}
     for holder in space.holders:
@@ -348,10 +348,10 @@ def placed_candidates(space: DesignSpace, segment: Segment, alone_ms: Sequence[f
 
 
 def portions(problem: PlacementProblem, placed: Placement, space: DesignSpace, segment: Segment) -> list[BranchScale]:
-    """Return the portions of a placement, in an order in which they can run.
+    """Return the portions of a placement, in a valid execution order.
 
-    At first a portion begins where a task reads something of another processor, and ends where one hands something to
-    another, so that nothing waits longer than its task would. Then neighbours are merged as long as that costs no time.
+    At first a portion begins where a task reads from another processor, and ends where a task passes a tensor to
+    another processor, so that no transfer is delayed. Then neighbours are merged as long as this costs no time.
     """
     tasks, processors = problem.tasks, placed.processors
     scheduled = schedule(problem.jobs([(task,) for task in placed.order], processors))
@@ -381,7 +381,7 @@ def _ends(scale: BranchScale) -> tuple[str, ...]:
 
 
 def _merge_groups(problem: PlacementProblem, groups: list[list[int]], processors: Sequence[int]) -> list[list[int]]:
-    """Return the portions of which neighbours on one processor are one as long as that costs no time."""
+    """Return the portions with neighbours on one processor merged as long as this costs no time."""
     ms = schedule(problem.jobs(groups, processors)).ms
     at = 0
     while at < len(groups):
@@ -396,7 +396,7 @@ def _merge_groups(problem: PlacementProblem, groups: list[list[int]], processors
 
 
 def _join_groups(problem: PlacementProblem, groups: list[list[int]], first: int, second: int) -> list[list[int]] | None:
-    """Return portions of which two are one: tasks that wait for the first stay behind, tasks that the second needs go before; None if impossible."""
+    """Return the portions with two joined; portions between them that depend on the first move after, others before; None if impossible."""
     of = {task: number for number, group in enumerate(groups) for task in group}
     behind = {first}
     for number in range(first + 1, second):
@@ -413,7 +413,7 @@ def _join_groups(problem: PlacementProblem, groups: list[list[int]], first: int,
 def _candidates(
     space: DesignSpace, segment: Segment, scales: Sequence[BranchScale], alone_ms: Sequence[float], moving: Callable[[str, str, str], float]
 ) -> SegmentOptions:
-    """Return one placement as an option; it takes endless time from a holder from which one processor alone is as fast."""
+    """Return one placement as an option; its time is infinite for holders from which one single processor is as fast."""
     costs = space.costs
     graphs = subgraphs_of(segment.graph, [segment.name] * len(scales), list(map(_ends, scales)))
     runs = [subgraph_times(scales, graphs, {segment.start: holder}, costs) for holder in space.holders]
@@ -439,7 +439,7 @@ def _candidates(
         exchange_ms=np.array([[max(0.0, float(row[0]) - max(item.values()))] for row, item in zip(ms, busy, strict=True)]),
         slowest_ms=np.array([max(busy[0].values())]),
         fastest_ms=np.array([min(busy[0].values())]),
-        # the largest kernels that may run at once, one a processor
+        # sum of the largest kernel of each processor, which may run at once
         peak_bytes=np.array([sum(max(peak for run, peak in timed if run.scale.processor == name) for name in busy[0])]),
         alone_ms=min(alone_ms),
         busy=lambda: {name: np.array([[item[name]] for item in busy]) for name in busy[0]},
@@ -451,13 +451,13 @@ class _Portions(Division):
     kind, joins, what, example = "graph", ("placed",), "some operators", '["tensor", …]'
 
     def check(self, segment: Segment, design: SegmentDesign, shares: Sequence[Share]) -> None:
-        """Whether they are the whole segment is seen when they are built."""
+        """Accept all shares; `subgraphs_of` refuses wrong ones."""
 
     def pieces(self, graph: OpGraph, names: Sequence[str], shares: Sequence[Share], join: str) -> list[Piece]:
         return [Piece(portion) for portion in subgraphs_of(graph, names, [tuple(map(str, share)) for share in shares])]
 
     def text(self, share: Share) -> str:
-        """Return the names of tensors are too long."""
+        """Return an empty text, because names of tensors are too long."""
         return ""
 
     def candidates(self, parts: PartSpace) -> list[tuple[int, SegmentOptions]]:

@@ -1,7 +1,7 @@
-"""Parallel paths that a network has already: Inception's, NASNet's, a shortcut with a convolution.
+"""Existing parallel paths of a network, such as in Inception, NASNet, or a shortcut with a convolution.
 
-The last operator of a segment puts them together, side by side or added. Where no operator is part of two paths, each can
-be computed by itself. In the search every division of the paths is an option, on every subset of the processors.
+The last operator of a segment concatenates or adds them. If no operator is part of two paths, each path can
+be computed separately. In the search every division of the paths is an option, on every subset of the processors.
 """
 
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ from stretch.planning.network.segments import Segment, cone
 from stretch.planning.search.parts import PartSpace, part_costs, part_options
 from stretch.planning.search.space import DesignSpace
 
-#: The join that puts paths together as an operator of the original does.
+#: The join for each kind of last operator.
 JOINS: dict[str, JoinKind] = {"concat": "paths", "add": "terms"}
 
 
 def find_paths(graph: OpGraph) -> tuple[tuple[int, int], ...]:
-    """Return the paths of a segment as ranges of its last operator's inputs; readers of the same intermediate tensor form one path."""
+    """Return the paths of a segment as ranges of its last operator's inputs; readers of one intermediate tensor form one path."""
     last = graph.by_name[graph.output]
     # branches meet at feature maps
     if last.kind not in JOINS or len(last.shape) != 4:
@@ -40,7 +40,7 @@ def find_paths(graph: OpGraph) -> tuple[tuple[int, int], ...]:
 
 
 def path_graph(graph: OpGraph, name: str, first: int, stop: int) -> OpGraph:
-    """Return the graph of some of a segment's paths, which ends in their part of what the last operator writes."""
+    """Return the graph of paths `first` up to `stop` of a segment, which ends with their part of the last operator's output."""
     paths = find_paths(graph)
     if not 0 <= first < stop <= len(paths):
         raise StretchError(f"`{name}` should compute paths {first} to {stop}, its segment has {len(paths) or 'no'} paths of its own")
@@ -55,12 +55,12 @@ def path_graph(graph: OpGraph, name: str, first: int, stop: int) -> OpGraph:
     return OpGraph.build(name, ops, last.name if len(ends) > 1 else ends[0])
 
 
-#: More paths than this are not divided: there would be too many divisions.
+#: Maximum number of paths to divide, because the number of divisions grows fast.
 MAX_PATHS = 16
 
 
 def path_candidates(space: DesignSpace, segment: Segment) -> list[SegmentOptions]:
-    """Return the ways to compute a segment by its own paths, one object for each sequence of processors; none where it has no paths."""
+    """Return options for a segment divided by its paths, one object per sequence of processors; empty without paths."""
     paths = find_paths(segment.graph)
     if not 2 <= len(paths) <= MAX_PATHS:
         return []
@@ -90,7 +90,7 @@ class _OwnPaths(Division):
         return JOINS.get(segment.graph.by_name[segment.end].kind, "paths")
 
     def check(self, segment: Segment, design: SegmentDesign, shares: Sequence[Share]) -> None:
-        """Every path is computed once, in order."""
+        """Refuse shares that do not compute every path once, in order."""
         where, kind, count = f"segment `{segment.name}`", segment.graph.by_name[segment.end].kind, len(find_paths(segment.graph))
         if JOINS.get(kind) != design.join or not count:
             reason = f"{where} ends with `{segment.end}` ({kind}), which does not join paths of its own by `{design.join}`"

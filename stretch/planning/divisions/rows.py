@@ -1,7 +1,7 @@
-"""Bands of rows: branches that compute some rows of a segment's output each, of no more rows of everything than those need.
+"""Bands of rows: each branch computes some rows of a segment's output, and only the rows of other tensors that these need.
 
-Bands of one image are exact: put below each other they are the output of the whole graph. Rows that two bands both need
-are the halo, which is computed twice. Any run of parts may be computed in bands, on every subset of the processors.
+Bands of one image are exact: concatenated, they are the output of the whole graph. Rows that two bands both need
+are the halo, which is computed twice. Any run of parts may be computed in bands, on any subset of the processors.
 """
 
 from collections import Counter
@@ -25,17 +25,17 @@ from stretch.planning.design.division import Division, Piece, Share, check_range
 from stretch.planning.network.segments import Segment, memoised, mixing_operators
 from stretch.planning.search.parts import Divisible, PartSpace, RangeCandidates, Split, SplitBranches, band_ranges, structure
 
-#: The operator that cuts the rows of a band out of its input.
+#: Name of the operator that cuts the rows of a band out of its input.
 ENTRY_ROWS = "entry_rows"
 
-#: Tag with the padding (top, left, bottom, right) that an operator of a band has in the whole.
+#: Tag with the original padding (top, left, bottom, right) of an operator in a band.
 PADDING_TAG = "whole_padding"
 
 
 def bands_of(graph: OpGraph, start: int, stop: int) -> tuple[dict[str, Rows], dict[str, Band]]:
-    """Return the rows of every operator's output that rows `start` up to `stop` of the graph's output need, by name, and what computes them.
+    """Return the rows of every operator's output that rows `start` up to `stop` of the graph's output need, by name, and the bands.
 
-    Those of no use are left out, and the computing operators are known of every operator that reads something.
+    Operators that are not needed are left out of both; inputs have no band.
     """
     need: dict[str, Rows] = {graph.output: Rows(start, stop)}
     bands: dict[str, Band] = {}
@@ -54,7 +54,7 @@ def bands_of(graph: OpGraph, start: int, stop: int) -> tuple[dict[str, Rows], di
 
 
 def band_graph(graph: OpGraph, name: str, start: int, stop: int) -> OpGraph:
-    """Return the graph that computes rows `start` up to `stop` of a graph's output; rows that are not needed are cut off."""
+    """Return the graph that computes rows `start` up to `stop` of a graph's output, without rows that are not needed."""
     need, bands = bands_of(graph, start, stop)
     source = graph.input
     ops = [source]
@@ -80,19 +80,19 @@ def band_graph(graph: OpGraph, name: str, start: int, stop: int) -> OpGraph:
 
 
 def _cut(ops: list[Op], name: str, source: str, present: int, needed: Rows) -> str:
-    """Return the tensor that holds the wanted rows of one: itself if it has no others, else what a new operator cuts out."""
+    """Return the name of a tensor with only the needed rows: `source` if it has no others, else a new operator, added to `ops`."""
     if (needed.start, needed.stop) == (0, present):
         return source
     ops.append(Op(name, "slice_rows", (source,), {"start": needed.start, "stop": needed.stop}))
     return name
 
 
-# A band begins with a cut out of what arrives. Where that comes over a link, the cut is a part of the conversion: only those rows are
-# converted. Where the tensor lies on the band's own processor already, the cut is a view if the layout keeps rows together, else a copy.
+# A band begins with a cut of its input. If the input comes over a link, the cut is a part of the conversion: only the needed rows are
+# converted. If the tensor is already on the band's processor, the cut is a view if the layout keeps rows contiguous, else a copy.
 
 
 def handed_over_graph(graph: OpGraph) -> OpGraph:
-    """Return a branch that is given the rows it reads: without the cut with which a band begins; others stay as they are."""
+    """Return a band's graph without its first cut, for an input that only has the needed rows; other graphs are unchanged."""
     cut = graph.by_name.get(ENTRY_ROWS)
     if cut is None:
         return graph
@@ -104,31 +104,31 @@ def handed_over_graph(graph: OpGraph) -> OpGraph:
 
 
 def cuts_itself(holder: str, processor: str, predictor: LatencyPredictor) -> bool:
-    """Return whether a band has to copy the rows it reads: the whole tensor is on its own processor, and rows are not together there."""
+    """Return whether a band must copy its input rows: the tensor is on its own processor, whose layout does not keep rows contiguous."""
     if family_of(holder) != family_of(processor):
         return False
     return meeting_of("rows").copies(predictor.device.processor(processor).profile.layout)
 
 
-# A network is divided at cut points that no kernel spans, so a band of several parts is bands of the parts one after the other: rows that a
-# part reads are those that the part before it computes. A band of a part is timed once for all bands that equal it but for where they lie
-# in the image, and for all parts that are built alike.
+# A network is divided at cut points that no kernel spans, so a band of several parts is a sequence of bands of the parts: the input rows of
+# a part are the rows that the previous part computes. A band of a part is timed once for all bands that only differ in their position
+# in the image, and for all parts with the same structure.
 
 
 @dataclass(frozen=True, eq=False)
 class _Step:
-    """A band of one part, and all bands that cost the same."""
+    """A band of one part; it stands for all bands with the same cost."""
 
-    cutting: OpGraph  # As it runs when it cuts the rows that it reads out itself.
+    cutting: OpGraph  # Its graph if it cuts its input rows out of the whole tensor.
 
     @cached_property
     def graph(self) -> OpGraph:
-        """As it runs when it is handed these rows."""
+        """Its graph if its input only has these rows."""
         return handed_over_graph(self.cutting)
 
 
 class _BandedPart:
-    """Bands of one part, and of all that are built alike."""
+    """Bands of one part, and of all parts with the same structure."""
 
     def __init__(self, graph: OpGraph) -> None:
         self.graph = graph
@@ -137,10 +137,10 @@ class _BandedPart:
 
     @memoised
     def band(self, start: int, stop: int) -> tuple[_Step, tuple[int, int]] | None:
-        """Return a band and the rows of the input that it needs; None if an operator would read no row for it, or padding alone."""
+        """Return a band and the start and end of its input rows; None if an operator would read no row, or only padding."""
         try:
             need, bands = bands_of(self.graph, start, stop)
-            # its place in the image makes no difference
+            # the position in the image makes no difference
             computed = [(op, bands[op.name]) for op in self.graph.ops if op.name in bands]
             reads = [tuple((r.start - need[n].start, len(r)) for n, r in zip(op.inputs, band.reads, strict=True)) for op, band in computed]
             sizes = [(len(need[op.name]), band.skip, band.attrs.get("padding")) for op, band in computed]
@@ -157,8 +157,8 @@ class _BandedPart:
 class _Band:
     """A band of a run of parts."""
 
-    steps: tuple[_Step, ...]  # The bands of its parts, the last part's first.
-    rows: tuple[int, int]  # First row of the run's output, and the one behind the last.
+    steps: tuple[_Step, ...]  # The bands of its parts, from the last part to the first.
+    rows: tuple[int, int]  # First row and exclusive end row of the run's output.
     macs: int  # Multiply-accumulates.
     reads: int  # Elements that it reads.
     writes: int  # Elements that it writes.
@@ -166,7 +166,7 @@ class _Band:
 
 @memoised
 def _step_times(costs: Costs) -> dict[tuple[str, _Step, bool], tuple[KernelsTime, int]]:
-    """Of steps, by processor and with or without the cut: time alone and while others compute, and most bytes that a kernel reads and writes."""
+    """Return the cache of kernel times and maximum kernel bytes of steps, by processor, step, and whether the band cuts its input."""
     return {}
 
 
@@ -175,18 +175,18 @@ class BandCosts:
 
     def __init__(self, costs: Costs, parts: Sequence[Segment]) -> None:
         self.costs, self.parts = costs, tuple(parts)
-        # parts of networks that are built alike have the same bands
+        # parts with the same structure have the same bands
         known = costs.cache_of("banded parts")
         self._parts: list[_BandedPart] = [known.setdefault(structure(part.graph), _BandedPart(part.graph)) for part in parts]
         self._costs: dict[tuple[str, _Band], BranchCost] = {}
 
     def rows(self, last: int) -> int:
-        """Return the rows of what a part writes."""
+        """Return the number of rows of a part's output."""
         return self._parts[last].rows
 
     @memoised
     def band(self, first: int, last: int, start: int, stop: int) -> _Band | None:
-        """Return the rows of the output of a run; None if an operator would read no row for them."""
+        """Return the band of a run for output rows `start` up to `stop`; None if an operator would read no row for it."""
         at, steps = (start, stop), []
         for part in reversed(self._parts[first : last + 1]):
             band = part.band(*at)
@@ -199,15 +199,15 @@ class BandCosts:
         return _Band(tuple(steps), (start, stop), sum(step.graph.macs for step in steps), *sizes)
 
     def cost(self, processor: str, bands: Sequence[_Band]) -> list[BranchCost]:
-        """Return the cost of bands on a processor, as branches; new ones are timed together."""
+        """Return the costs of bands on a processor, as branches; new bands are timed together."""
         known, costs = _step_times(self.costs), self._costs
         new = [band for band in dict.fromkeys(bands) if (processor, band) not in costs]
-        # else the cost of copying these rows is not needed, as the tensor is there already
+        # time the copy of the rows only if the layout requires one
         cuts = cuts_itself(processor, processor, self.costs.predictor)
         steps = [(step, False) for band in new for step in band.steps] + [(band.steps[-1], True) for band in new if cuts]
         steps = [item for item in dict.fromkeys(steps) if (processor, *item) not in known]
         launched = {(step, cut): self.costs.predictor.kernels(step.cutting if cut else step.graph, processor) for step, cut in steps}
-        # at once, since a fit's trees are walked for many kernels in little more time than for one
+        # one call for all kernels: a fit's trees take little longer for many kernels than for one
         self.costs.kernels_time([kernel for kernels in launched.values() for kernel in kernels], processor)
         for item, kernels in launched.items():
             known[(processor, *item)] = self.costs.kernels_time(kernels, processor), self.costs.peak_bytes(kernels, processor)
@@ -220,7 +220,7 @@ class BandCosts:
         return [costs[processor, band] for band in bands]
 
 
-#: Multiply-accumulates that the halves of a run may do beyond those of the run, as a share of it.
+#: Maximum multiply-accumulates that the two halves of a run repeat, as a share of the run's.
 MAX_HALO = 0.5
 
 
@@ -238,7 +238,7 @@ class _BandedRun(Divisible):
 
 
 class BandCandidates(RangeCandidates):
-    """Ways to compute runs of parts in bands."""
+    """Divisions of runs of parts into bands."""
 
     keep_all = True
 
@@ -258,7 +258,7 @@ class BandCandidates(RangeCandidates):
                 macs += self.parts.parts[last].graph.macs
                 halo = self._halo(first, last, macs)
                 if halo is None or halo > 2 * MAX_HALO:
-                    # longer runs read still more rows
+                    # longer runs need even more rows
                     break
                 if halo <= MAX_HALO:
                     runs.append((first, last))
@@ -267,7 +267,7 @@ class BandCandidates(RangeCandidates):
         return runs
 
     def _halo(self, first: int, last: int, macs: int) -> float | None:
-        """Return the share of a run that its halves compute twice; None where it has no halves."""
+        """Return the share of a run that its halves compute twice; None if it cannot be halved."""
         shape = self.parts.parts[last].graph.by_name[self.parts.parts[last].end].shape
         rows = height(shape)
         if len(shape) != 4 or rows < 2:
@@ -278,11 +278,11 @@ class BandCandidates(RangeCandidates):
         return sum(band.macs for band in halves) / macs - 1 if macs else 0.0
 
     def units(self, divisible: _BandedRun, order: Sequence[str]) -> int:
-        """Return the rows of its output."""
+        """Return the number of rows of the run's output."""
         return self.bands.rows(divisible.last)
 
     def branches(self, order: Sequence[str], requests: Sequence[tuple[_BandedRun, Sequence[Split]]]) -> list[SplitBranches]:
-        """Return the bands of runs."""
+        """Return the costs of the bands of each run at each split."""
         eligible: list[dict[Split, list[_Band]]] = []
         for run, splits in requests:
             rows = self.bands.rows(run.last)
@@ -299,7 +299,7 @@ class BandCandidates(RangeCandidates):
         return [{split: list(next(costs)) for split in divided} for divided in eligible]
 
     def candidates(self) -> list[tuple[int, SegmentOptions]]:
-        """Return every way to compute a run in bands, by its first part."""
+        """Return options for all runs in bands, each with the index of its first part."""
         runs = [_BandedRun(self.parts, *run) for run in self.runs]
         return [(run.first, self.parts.run_options(options, run.first, run.last)) for run, options in self.options(runs)]
 
@@ -308,7 +308,7 @@ class _RowBands(Division):
     kind, joins, what, weights, halo = "rows", ("rows",), "a band of rows", "same", True
 
     def check(self, segment: Segment, design: SegmentDesign, shares: Sequence[Share]) -> None:
-        """Bands lie below each other without a gap, from the first row to the last."""
+        """Refuse bands that do not follow each other without a gap from the first row to the last."""
         where, rows = f"segment `{segment.name}`", height(segment.graph.by_name[segment.end].shape)
         if len(shares) > rows:
             reason = f"{where} has {rows} rows for {len(shares)} processors, so that one of them has none"
@@ -319,11 +319,11 @@ class _RowBands(Division):
         return [Piece(band_graph(graph, name, *range_of(share))) for name, share in zip(names, shares, strict=True)]
 
     def input_graph(self, graph: OpGraph, holder: str, processor: str, predictor: LatencyPredictor) -> OpGraph:
-        """Return where the rows come over a link, they are cut out on the way."""
+        """Return the graph with its cut if the band must copy its rows, else without it, because the transfer cuts them."""
         return graph if cuts_itself(holder, processor, predictor) else handed_over_graph(graph)
 
     def repeated_ms(self, whole: OpGraph, pieces: Sequence[tuple[OpGraph, Estimate, float]]) -> float:
-        """Of an operator's rows, summed over the bands, those beyond the rows of the whole are computed twice; cutting rows out is not computing."""
+        """Return the time for rows of an operator that bands compute beyond its own number of rows, ms; cuts do not count."""
         rows = Counter[str]()
         for graph, _, _ in pieces:
             rows.update({op.name: height(op.shape) for op in graph.ops})
@@ -339,12 +339,12 @@ class _RowBands(Division):
         return BandCandidates(parts).candidates()
 
     def divisible_tensors(self, graph: OpGraph) -> tuple[str, ...]:
-        """Return the rows, where there are several and nothing needs all of them."""
+        """Return ``rows`` if input and output have several rows and no operator needs all of them."""
         low = min(height(graph.by_name[name].shape) for name in (graph.input.name, graph.output))
         return () if mixing_operators(graph) or low < 2 else ("rows",)
 
     def obstacle(self, graph: OpGraph) -> str | None:
-        """Return the operators that need every row, or that there are no rows."""
+        """Return a text on the operators that need every row, or on missing rows; None without an obstacle."""
         mixed = mixing_operators(graph)
         if not mixed:
             return None if len(graph.input.shape) == 4 else "its tensors have no rows"
@@ -354,10 +354,10 @@ class _RowBands(Division):
         return f"`{mixed[0]}` and {len(mixed) - 1} others ({kinds}) need every row of what they read"
 
     def remark(self, stages: Sequence[Segment]) -> str | None:
-        """Return which operators keep blocks from being divided."""
+        """Return a text on the operators that prevent a division of blocks; None if there are none."""
         undivided: dict[str, list[str]] = {}
         for stage in stages:
-            # operators behind the last tensor with rows have nothing left to divide
+            # operators after the last tensor with rows cannot be divided anyway
             graph, last = stage.graph, max((i for i, op in enumerate(stage.graph.ops) if height(op.shape) > 1), default=0)
             for kind in dict.fromkeys(graph.by_name[name].kind for name in mixing_operators(graph) if graph.position[name] < last):
                 undivided.setdefault(kind, []).append(stage.name)

@@ -18,19 +18,19 @@ from predictors.rewrites import HALF_RESOLUTION, HALF_WIDTH, apply_rewrites, ine
 from predictors.rows import all_rows, height
 from predictors.shapes import ints, width
 
-# Cut points, blocks, and which blocks may be removed.
+# Cut points, blocks, and removable blocks.
 
 Resolution = tuple[int, int]
 C = TypeVar("C", bound=Callable[..., Any])
 
-#: Kinds that read nothing but feature maps, and two that make one of a vector or of tokens.
+#: Kinds that only read feature maps, and two that make a feature map of a vector or of tokens.
 _MAP_KINDS = frozenset(
     {"conv", "max_pool", "avg_pool", "global_avg_pool", "global_max_pool", "pad", "upsample", "unflatten", "channels_first"}
 )
 
 
 def memoised(function: C) -> C:
-    """Return a function or method that keeps its answers on the object that is its first argument: planning asks for the same ones again and again."""
+    """Return a function or method that caches its results on the object that is its first argument, because planning repeats calls often."""
     name = f"_memo_{function.__name__}"
 
     @wraps(function)
@@ -46,17 +46,17 @@ def memoised(function: C) -> C:
 
 @dataclass(frozen=True)
 class Block:
-    """A single-entry single-exit part of a graph between two cut points, of a stage with its trailing activations."""
+    """A single-entry single-exit part of a graph between two cut points, with its trailing activations."""
 
     start: str  # Tensor it reads.
     end: str  # Tensor it writes.
     ops: tuple[str, ...]  # Names of its operators.
-    run: int = 0  # Number of the run of equal blocks it belongs to.
+    run: int = 0  # Number of its run of equal blocks.
     removable: bool = False  # Whether it is a *unit*: equal input and output shape, and not the entry block of its run.
 
 
 def cone(graph: OpGraph, names: Iterable[str], stop: Collection[str] = ()) -> set[str]:
-    """Return the operators that some tensors are computed by, without those that are there already; none for what arrives."""
+    """Return the names of the operators that compute some tensors, without the operators in `stop` and the graph's inputs."""
     members: set[str] = set()
     left = list(names)
     while left:
@@ -68,7 +68,7 @@ def cone(graph: OpGraph, names: Iterable[str], stop: Collection[str] = ()) -> se
 
 
 def components(names: Iterable[str], sets: Iterable[Sequence[str]]) -> list[list[str]]:
-    """Return the names that are in one of the sets together, and those of overlapping sets, in the order of the names."""
+    """Return the connected components of the names, where each set connects its members, in the order of the names."""
     root = {name: name for name in names}
 
     def find(name: str) -> str:
@@ -88,13 +88,13 @@ def components(names: Iterable[str], sets: Iterable[Sequence[str]]) -> list[list
 
 @memoised
 def cut_points(graph: OpGraph) -> list[str]:
-    """Return the tensors through which every path from input to output passes, in order: no edge spans them."""
+    """Return the cut points, in order: tensors through which every path from input to output passes, so that no edge spans them."""
     cuts = cut_candidates(graph.ops)
     return cuts[: cuts.index(graph.output) + 1] if graph.output in cuts else cuts
 
 
 def cut_candidates(ops: Sequence[Op]) -> list[str]:
-    """Return the operators, of some in an order in which they can run, behind which all inputs have come and that no edge between others spans."""
+    """Return the cut points of operators in execution order: all inputs come before them, and no edge between other operators spans them."""
     position = {op.name: i for i, op in enumerate(ops)}
     last_use = list(range(len(ops)))
     for i, op in enumerate(ops):
@@ -104,7 +104,7 @@ def cut_candidates(ops: Sequence[Op]) -> list[str]:
     cuts, reach, waiting = [], 0, sum(op.kind == "input" for op in ops)
     for i, op in enumerate(ops):
         waiting -= op.kind == "input"
-        # an input that has not come yet is read behind this
+        # an input that comes later is read after this operator
         if reach <= i and not waiting:
             cuts.append(op.name)
         reach = max(reach, last_use[i])
@@ -112,14 +112,14 @@ def cut_candidates(ops: Sequence[Op]) -> list[str]:
 
 
 def regions(graph: OpGraph) -> list[Block]:
-    """Return the parts between successive cut points, in order."""
+    """Return the parts of a graph between successive cut points, in order."""
     cuts = cut_points(graph)
     names = [op.name for op in graph.ops]
     return [Block(a, b, tuple(names[graph.position[a] + 1 : graph.position[b] + 1])) for a, b in itertools.pairwise(cuts)]
 
 
 def feature_maps(graph: OpGraph) -> frozenset[str]:
-    """Return the tensors whose axes are batch, channels, height and width: not those of operators that only state their shape, nor what reads them elementwise."""
+    """Return the tensors with axes batch, channels, height and width, without outputs of operators with a stated shape (opaque ones, views) and of their elementwise readers."""
     members: set[str] = set()
     for op in graph.ops:
         known = not op.inputs or any(name in members for name in op.inputs) or op.kind in _MAP_KINDS
@@ -134,7 +134,7 @@ def resolution(op: Op) -> Resolution:
 
 
 def is_block(graph: OpGraph, region: Block) -> bool:
-    """Return whether a region is a block: parallel paths around weights at its own resolution; a gate works on pooled vectors only and is none."""
+    """Return whether a region is a block: parallel paths with weights at its output's resolution, unlike a gate, which works on pooled vectors."""
     if len(region.ops) == 1:
         return False
     end = graph.by_name[region.end]
@@ -147,10 +147,10 @@ def is_block(graph: OpGraph, region: Block) -> bool:
 def find_blocks(graph: OpGraph) -> list[Block]:
     """Return the blocks of a segment, in order.
 
-    Blocks of one output shape that follow each other are a run. The entry block of a run, which is never removed, is its first region where
-    that changes the shape, else the chain of weighted operators in front of it (the first MBConv of a stage), else its first region after
-    all. A segment without parallel paths has convolution-activation chains as blocks. Weightless operators behind the last block (pooling)
-    belong to no block: every depth keeps them.
+    Consecutive blocks with one output shape form a run. The entry block of a run, which is never removed, is its first region if
+    this changes the shape, else the chain of weighted operators before it (the first MBConv of a stage), else its first region
+    anyway. The blocks of a segment without parallel paths are convolution-activation chains. Weightless operators after the last block
+    (pooling) belong to no block: every depth keeps them.
     """
     parts = [r for r in regions(graph) if is_block(graph, r)] or _conv_chains(graph)
     if not parts:
@@ -168,7 +168,7 @@ def find_blocks(graph: OpGraph) -> list[Block]:
             run, key = run + 1, here
         tail = push_past_weightless(graph, part.end, elementwise_only=True)
         if opens and (chain and same_shape):
-            # The chain in front is the entry block, so this region is a unit already.
+            # The chain before this region is the entry block, so the region is already a unit.
             blocks.append(Block(done, part.start, tuple(names[position[done] + 1 : position[part.start] + 1]), run, False))
             done, opens = part.start, False
         ops = tuple(names[position[done] + 1 : position[tail] + 1])
@@ -185,7 +185,7 @@ def _weighted(graph: OpGraph, names: list[str] | tuple[str, ...]) -> bool:
 
 
 def push_past_weightless(graph: OpGraph, name: str, *, elementwise_only: bool = False) -> str:
-    """Return where a boundary at cut point `name` comes to lie: behind activations and pooling, which make the exchanged tensor smaller."""
+    """Return the cut point after `name` and the weightless operators that follow it, where the tensor to transfer is smaller."""
     cuts = cut_points(graph)
     while True:
         readers = graph.consumers[name]
@@ -199,17 +199,17 @@ def push_past_weightless(graph: OpGraph, name: str, *, elementwise_only: bool = 
 
 
 def _conv_chains(graph: OpGraph) -> list[Block]:
-    """Return the dense K×K convolutions with their batch-norm and activation, where there are no parallel paths."""
+    """Return blocks for a graph without parallel paths: each dense K×K convolution with its batch norm and activation."""
     cuts, names = set(cut_points(graph)), [op.name for op in graph.ops]
     convs = [op for op in graph.ops if op.kind == "conv" and op.attrs["groups"] == 1 and max(ints(op.attrs, "kernel")) > 1]
     ends = [(op, push_past_weightless(graph, op.name, elementwise_only=True)) for op in convs if op.name in cuts]
     return [Block(op.inputs[0], end, tuple(names[graph.position[op.name] : graph.position[end] + 1])) for op, end in ends]
 
 
-# Which channels of a graph must be kept or dropped together.
+# Groups of channels that must be kept or dropped together.
 #
-# The graph is interpreted over pieces of channels instead of numbers: each kind's rule (`predictors.channels`) gives the pieces of its
-# output from those of its inputs. Additions and depthwise convolutions unify groups, grouped convolutions coarsen their units to whole
+# The graph is interpreted over pieces of channels instead of numbers: each kind's rule (`predictors.channels`) derives the pieces of its
+# output from the pieces of its inputs. Additions and depthwise convolutions unify groups, grouped convolutions coarsen units to whole
 # convolution groups, concatenation puts pieces side by side, flattening multiplies the channels per unit.
 
 
@@ -223,16 +223,16 @@ class ChannelGroups:
     input_group: int  # The group of the graph's input.
 
     def channels(self, name: str, kept: Mapping[int, int] | None = None) -> int:
-        """Return the channels of operator `name` when groups keep `kept` units (all by default)."""
+        """Return the number of channels of operator `name` if groups keep `kept` units (all by default)."""
         return sum((kept or self.units)[group] * per for group, per in self.pieces[name])
 
     def widths(self, kept: Mapping[int, int]) -> dict[str, int]:
-        """Return the channels of every operator when groups keep `kept` units."""
+        """Return the number of channels of every operator if groups keep `kept` units."""
         return {name: sum([kept[group] * per for group, per in row]) for name, row in self.pieces.items()}
 
     @cached_property
     def per_unit(self) -> dict[int, int]:
-        """Channels of one unit where its group is narrowest: at its producers."""
+        """Channels per unit of each group where the group is narrowest: at its producers."""
         per: dict[int, int] = {}
         for pieces in self.pieces.values():
             for group, size in pieces:
@@ -240,7 +240,7 @@ class ChannelGroups:
         return per
 
     def position(self, name: str, channel: int, kept: Mapping[int, int]) -> int:
-        """Return where a channel of operator `name` stands when groups keep `kept` units; within a piece only where its group is frozen."""
+        """Return the new index of a channel of operator `name` if groups keep `kept` units; exact within pieces of frozen groups only."""
         before = new = 0
         for group, size in self.pieces[name]:
             if before + self.units[group] * size > channel:
@@ -251,7 +251,7 @@ class ChannelGroups:
 
 
 def channel_groups(graph: OpGraph) -> ChannelGroups:
-    """Return the interpret `graph` over channel pieces."""
+    """Return the channel groups of a graph, by interpretation over channel pieces."""
     groups = Groups()
     pieces: dict[str, Pieces] = {}
     for op in graph.ops:
@@ -266,15 +266,15 @@ def channel_groups(graph: OpGraph) -> ChannelGroups:
 
 # The backbone of a network with several inputs or outputs, and its other parts.
 #
-# One tensor in and one out is a chain of segments between cut points. A detector's pyramid reads three stages of its backbone,
-# a tower has an input of its own. The *backbone* is the part that is such a chain, with most multiply-accumulates; a *side* is
-# another part that runs whole, as soon as its input is there. A tensor of the backbone that a side reads or the network
+# A network with one input and one output is a chain of segments between cut points. But a detector's pyramid reads three backbone stages,
+# and a tower has a separate input. The *backbone* is the chain with most multiply-accumulates. A *side* is
+# another part, which runs undivided as soon as its inputs are ready. A tensor of the backbone that a side reads or the network
 # returns is a *tap*: a segment ends there, with the original's channels.
 
 #: Tag of a tap.
 TAP = "tap"
 
-#: Sides that a network is divided into, at most: more are joined, in their order.
+#: Maximum number of sides of a network; neighbours are joined if there are more.
 MAX_SIDES = 24
 
 
@@ -282,13 +282,13 @@ MAX_SIDES = 24
 class Backbone:
     """A network's backbone and its sides."""
 
-    graph: OpGraph  # The backbone, of one input and one output; taps have the tag `TAP`.
-    before: tuple[OpGraph, ...] = ()  # Sides that compute the backbone's input, in an order in which they can run.
-    after: tuple[OpGraph, ...] = ()  # The others, likewise.
+    graph: OpGraph  # The backbone, with one input and one output; taps have the tag `TAP`.
+    before: tuple[OpGraph, ...] = ()  # Sides that compute the backbone's input, in a valid execution order.
+    after: tuple[OpGraph, ...] = ()  # All other sides, in a valid execution order.
 
     @property
     def sides(self) -> tuple[OpGraph, ...]:
-        """All sides, in an order in which they can run, the backbone between those before and those after it."""
+        """All sides, in a valid execution order; the backbone runs between `before` and `after`."""
         return (*self.before, *self.after)
 
 
@@ -299,7 +299,7 @@ def is_tap(op: Op) -> bool:
 
 @memoised
 def backbone_of(graph: OpGraph) -> Backbone:
-    """Return the backbone of a network; the network itself where one tensor goes in and one comes out."""
+    """Return the backbone of a network; the whole network if it has one input and one output."""
     if len(graph.inputs) == len(graph.outputs) == 1:
         return Backbone(graph)
     names = _chain(graph)
@@ -319,13 +319,13 @@ def backbone_of(graph: OpGraph) -> Backbone:
 
 
 def operators_read_outside(graph: OpGraph, ops: Sequence[Op]) -> list[str]:
-    """Return the names of some operators that others read, or the network returns."""
+    """Return the names of those of `ops` that operators outside of `ops` read, or that the network returns."""
     inside = {op.name for op in ops}
     return [op.name for op in ops if op.name in graph.outputs or any(reader not in inside for reader in graph.consumers[op.name])]
 
 
 def part_graph(graph: OpGraph, name: str, ops: Sequence[Op], ends: Collection[str]) -> OpGraph:
-    """Return operators as a graph of their own, which reads the tensors that others compute and hands on its ends."""
+    """Return a separate graph of some operators; its inputs are tensors from outside, its outputs are `ends`."""
     inside = {op.name for op in ops}
     reads = dict.fromkeys(source for op in ops for source in op.inputs if source not in inside)
     entries = [Op(source, "input", attrs={"shape": graph.by_name[source].shape}) for source in reads]
@@ -333,7 +333,7 @@ def part_graph(graph: OpGraph, name: str, ops: Sequence[Op], ends: Collection[st
 
 
 def _chain(graph: OpGraph) -> list[str]:
-    """Return the backbone's tensor that it reads, and its operators, in order: most multiply-accumulates of those whose taps are cut points."""
+    """Return the backbone's input and operators, in order: the chain with most multiply-accumulates whose taps are cut points."""
     best: tuple[tuple[int, int], list[str]] | None = None
     macs = {op.name: graph.op_macs(op) for op in graph.ops}
     for end in graph.ops:
@@ -359,9 +359,9 @@ def _chain(graph: OpGraph) -> list[str]:
 
 
 def _side_parts(graph: OpGraph, ops: Sequence[Op], backbone: set[str]) -> list[list[Op]]:
-    """Return the operators other than the backbone as parts that can run each at a time.
+    """Return the operators outside the backbone as parts that each run undivided.
 
-    One part leads to the same results, waits for the same tensor of the backbone, and hangs together.
+    The operators of a part are connected, contribute to the same outputs, and wait for the same tensor of the backbone.
     """
     reaches = {op.name: {op.name} & set(graph.outputs) for op in graph.ops}
     for op in reversed(graph.ops):
@@ -383,17 +383,17 @@ def _side_parts(graph: OpGraph, ops: Sequence[Op], backbone: set[str]) -> list[l
     groups = [groups[number] for number in stable_order(dict(enumerate(sources)))]
     if len(groups) <= MAX_SIDES:
         return groups
-    # neighbours are joined where there are too many
+    # too many parts: join neighbours
     bounds = [round(i * len(groups) / MAX_SIDES) for i in range(MAX_SIDES + 1)]
     return [[op for group in groups[a:b] for op in group] for a, b in pairwise(bounds)]
 
 
-#: A net whose blocks all have one shape is divided into this many equal parts.
+#: Number of equal parts for a network whose blocks all have one shape.
 EQUAL_PARTS = 4
 
 
 def find_stem_end(graph: OpGraph) -> str:
-    """Return the cut point where the stem ends: the start of a first block that changes the shape, else the first weighted operator, past weightless ones."""
+    """Return the stem's end: the start of a first block that changes the shape, else the first weighted operator and its weightless followers."""
     first_weighted = next((op for op in graph.ops if not kind_of(op.kind).weightless), None)
     if first_weighted is None:
         return graph.input.name
@@ -412,8 +412,8 @@ def find_stem_end(graph: OpGraph) -> str:
 def find_meeting_points(graph: OpGraph) -> list[str]:
     """Return the ends of the stages, in order; the stem's end is not among them.
 
-    Rule: blocks of one (resolution, channels) that follow each other are a run, and a run's end, pushed past weightless operators, is a
-    boundary. A resolution without a run takes its last narrowest cut point. A net that is one long run is divided into parts of equal cost.
+    Rule: consecutive blocks of one (resolution, channels) form a run. The end of a run, moved past weightless operators, is a
+    boundary. A resolution without a run ends at its last narrowest cut point. A network of one long run is divided into parts of equal cost.
     """
     maps = feature_maps(graph)
     cuts = [name for name in cut_points(graph) if name in maps or len(graph.by_name[name].shape) != 4]
@@ -441,25 +441,25 @@ def _equal_parts(graph: OpGraph, run: list[Op]) -> list[str]:
     return list(dict.fromkeys(ends))
 
 
-#: How branches meet, and how one begins.
+#: Operator at the start of a branch.
 EntryKind = Literal["none", "slice", "project"]
 
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """Operators after cut point `start` up to and with cut point `end`; derived facts are kept by the object itself."""
+    """Operators after cut point `start` up to and including cut point `end`; the object caches derived facts."""
 
     name: str  # ``stem``, ``s1``, …, ``head``.
     start: str  # Tensor it reads.
     end: str  # Tensor it writes.
     graph: OpGraph  # Its own graph; the input operator is called `start`.
-    #: Whether it may be replicated: its inputs and outputs have channels that can be joined, and it is neither stem nor head.
+    #: Whether it may have several branches: its input and output are feature maps, and it is neither stem nor head.
     branchable: bool
-    rewrites: tuple[str, ...] = ()  # Changes to its operators, by `rewrite_segment`.
+    rewrites: tuple[str, ...] = ()  # Rewrites that `rewrite_segment` applied.
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
-        """The segment's blocks, in order; a unit whose removal would leave a backbone made of other parts stays, as in Inception."""
+        """The segment's blocks, in order; a unit is not removable if this would change the pieces of the backbone, as in Inception."""
         blocks = find_blocks(self.graph)
         last, runs = {block.run: self._backbone(block.end) for block in blocks}, [None, *(block.run for block in blocks)]
         stays = [
@@ -468,7 +468,7 @@ class Segment:
         return tuple(replace(block, removable=block.removable and not stay) for block, stay in zip(blocks, stays, strict=True))
 
     def _backbone(self, name: str) -> tuple[tuple[int, bool], ...]:
-        """Return the channels of each part of a tensor, and whether it comes from the input."""
+        """Return the number of channels of each piece of a tensor, and whether the piece comes from the input."""
         groups = self.channels
         return tuple((groups.units[g] * per, g == groups.input_group) for g, per in groups.pieces[name])
 
@@ -479,27 +479,27 @@ class Segment:
 
     @cached_property
     def min_depth(self) -> int:
-        """Blocks that are never removed."""
+        """Number of blocks that are never removed."""
         return sum(not block.removable for block in self.blocks)
 
     @cached_property
     def width(self) -> int:
-        """Channels it writes."""
+        """Number of channels of its output."""
         return width(self.graph.by_name[self.end].shape)
 
     @property
     def widest(self) -> float:
-        """Most channels that a branch of it may have, over the original's."""
+        """Maximum ratio of a branch's channels to the original's."""
         return HALF_WIDTH if HALF_RESOLUTION in self.rewrites else 1.0
 
     @cached_property
     def in_width(self) -> int:
-        """Channels it reads."""
+        """Number of channels of its input."""
         return width(self.graph.input.shape)
 
     @property
     def tapped(self) -> bool:
-        """Return whether a part outside the backbone reads its end, or the network returns it: then it keeps its channels."""
+        """Whether a side reads its end or the network returns it, so that its number of channels is fixed."""
         return is_tap(self.graph.by_name[self.end])
 
     @cached_property
@@ -509,18 +509,18 @@ class Segment:
 
     @cached_property
     def fixed_width(self) -> bool:
-        """Whether its output cannot be scaled (a frozen group is in it)."""
+        """Whether its output cannot be scaled, because it contains a frozen group."""
         return any(group in self.channels.frozen for group, _ in self.channels.pieces[self.end])
 
     @cached_property
     def passes_input(self) -> bool:
-        """Whether its output has the channels of its input (it starts with an identity skip)."""
+        """Whether its output has the channels of its input, because it starts with an identity skip."""
         pieces = self.channels.pieces[self.end]
         return len(pieces) == 1 and pieces[0][0] == self.channels.input_group
 
     @cached_property
     def dense_input(self) -> bool:
-        """Whether only dense layers read its input, so that the segment before it may end with a `concat` join, which changes its channels."""
+        """Whether only dense layers read its input, so that a `concat` join before it may change the number of channels."""
         tied = {name for name, pieces in self.channels.pieces.items() if any(g == self.channels.input_group for g, _ in pieces)}
         return (
             not self.passes_input
@@ -530,25 +530,25 @@ class Segment:
 
     @cached_property
     def rewires(self) -> bool:
-        """Whether only dense convolutions read what arrives, so that other widths change their kernels alone."""
+        """Whether only dense convolutions read its input, so that another input width only changes their kernels."""
         readers = (self.graph.by_name[name] for name in self.graph.consumers[self.start])
         return all(op.kind == "conv" and op.attrs["groups"] == 1 for op in readers) and not self.passes_input
 
     def entry(self, width: int, arriving: int) -> EntryKind:
-        """Return the entry of a branch of this output width for a number of arriving channels."""
+        """Return the entry of a branch with output width `width` for `arriving` input channels."""
         if not self.passes_input:
             return "none"
-        # a grouped convolution may write several channels for each that arrives
+        # a grouped convolution may write several channels per input channel
         ((_, written),), ((_, read), *_) = self.channels.pieces[self.graph.output], self.channels.pieces[self.graph.input.name]
         return "none" if width * read // written == arriving else "project"
 
 
 def split_segments(graph: OpGraph, meeting: Sequence[str] | None = None) -> list[Segment]:
-    """Cut the backbone of a graph into stem, segments and head.
+    """Return the backbone of a graph as stem, segments and head.
 
     Args:
-        meeting: Meeting points, any of the cut points, in order; by default
-            those of `find_meeting_points`. Taps are meeting points in any case.
+        meeting: Names of meeting points, any cut points in order; by default
+            the result of `find_meeting_points`. Taps are always meeting points.
     """
     graph = backbone_of(graph).graph
     cuts = cut_points(graph)
@@ -573,7 +573,7 @@ def split_segments(graph: OpGraph, meeting: Sequence[str] | None = None) -> list
 
 @memoised
 def cut_segment(graph: OpGraph, name: str, start: str, end: str) -> Segment:
-    """Return the segment between two cut points, the same object each time, so that facts about it are found again."""
+    """Return the segment between two cut points, the same object for each call, so that its cached facts are reused."""
     cuts = cut_points(graph)
     for point in (start, end):
         if point not in cuts:
@@ -589,7 +589,7 @@ def cut_segment(graph: OpGraph, name: str, start: str, end: str) -> Segment:
 
 @memoised
 def rewrite_segment(segment: Segment, names: tuple[str, ...]) -> Segment:
-    """Return a segment of another network, with other operators in the place of some; the segment itself where nothing changes, or its blocks would."""
+    """Return a segment with inexact rewrites applied; the same segment if nothing changes, or if its depth or width would change."""
     graph, done = apply_rewrites(segment.graph, inexact_rewrites(names))
     if not done:
         return segment
@@ -599,22 +599,22 @@ def rewrite_segment(segment: Segment, names: tuple[str, ...]) -> Segment:
 
 
 def join_kinds(segment: Segment, following: Segment | None) -> tuple[JoinKind, ...]:
-    """Return the joins that may end `segment`, given the one that reads it."""
+    """Return the joins that may end `segment`, given the segment that follows it."""
     any_width = following is not None and following.dense_input and not segment.fixed_width and not segment.tapped
     return joins_that(lambda join: not join.exact and (any_width or not join.widens))
 
 
-# Parts: the pieces that bands of rows and branches of channels are planned for.
+# Parts: the pieces of stages for which bands of rows and branches of channels are planned.
 #
-# Branches that are scaled copies meet at the ends of stages. Bands of rows are exact wherever they meet, and the fewer operators lie
-# between two meetings, the smaller is what two bands both compute; so they may also meet within a stage, between its blocks.
+# Scaled copies meet at the ends of stages. Bands of rows are exact wherever they meet, and fewer operators between two meetings mean
+# a smaller halo. So bands may also meet within a stage, between its blocks.
 
 
 @memoised
 def divide(graph: OpGraph, stage: Segment, clean: frozenset[str], every: bool = False, vectors: bool = False) -> list[Segment]:
-    """Return the parts of a stage between cut points that no kernel spans: its blocks, and the operators behind its last tensor with rows.
+    """Return the parts of a stage between cut points that no kernel spans: its blocks, and the operators after its last tensor with rows.
 
-    With `every` it is divided within blocks, too, with `vectors` at each linear layer that reads what another computed.
+    With `every` it is also divided within blocks; with `vectors` also before each linear layer but the first.
     """
     cuts = [stage.graph.by_name[name] for name in cut_points(stage.graph)]
     tall = [op.name for op in cuts if len(op.shape) == 4 and height(op.shape) > 1]
@@ -630,12 +630,12 @@ def divide(graph: OpGraph, stage: Segment, clean: frozenset[str], every: bool = 
 
 
 def clean_cuts(graph: OpGraph, launched: Sequence[Sequence[Kernel]]) -> frozenset[str]:
-    """Cut points of a network that no kernel spans: none computes operators both before and behind them."""
+    """Return the cut points that no kernel spans: each kernel only computes operators on one side of them."""
     positions = [[graph.position[name] for name in kernel.ops] for kernels in launched for kernel in kernels if kernel.ops]
     spans = [(min(position), max(position)) for position in positions]
     return frozenset(name for name in cut_points(graph) if not any(first <= graph.position[name] < last for first, last in spans))
 
 
 def mixing_operators(graph: OpGraph) -> list[str]:
-    """Return the names of operators whose every output row needs all rows of an input."""
+    """Return the names of operators for which every output row needs all rows of an input."""
     return [op.name for op in graph.ops if op.inputs and kind_of(op.kind).rows is all_rows and max(map(height, graph.input_shapes(op))) > 1]
