@@ -1,7 +1,7 @@
-"""Which blocks the branches of a stretched segment keep, where it is known what the network loses without each of them.
+"""Choice of the blocks that branches of a stretched segment keep, by the measured loss without each block.
 
-A depth alone says how many blocks stay, and takes them evenly from all runs of equal blocks. But blocks differ much in what they
-matter and in the time they take. So one branch keeps those that matter most for their time, and the others keep some that it lacks.
+A depth only states the number of kept blocks, and drops blocks evenly from all runs of equal blocks. But blocks differ much in their
+importance and in their time. So one branch keeps the most important blocks for their time, and the others keep some that it lacks.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -20,26 +20,26 @@ from stretch.planning.network.segments import Segment, backbone_of
 from stretch.planning.result import Kept, PlanResult, Shortened, sides_on
 from stretch.planning.search.space import LazyOptions, Rules, evenly_spaced
 
-#: Loss of the outputs, squared error over square, without each single block of a segment of a design, by the block's number: of all that can be left out.
+#: Returns the relative squared error of the outputs without each single removable block of a design's segment, by block number.
 Losses = Callable[[BranchDesign, Segment], Mapping[int, float]]
 
-#: Sets of blocks that a branch may do without, and its widths, at most: every combination of two branches is worked out.
+#: Maximum sets of missing blocks and maximum widths of a branch, because every combination of two branches is evaluated.
 MAX_SETS, MAX_WIDTHS = 350, 4
-#: Largest loss without a block, and the loss without one that cannot be left out: everything.
+#: Maximum loss without a block, which also stands for blocks that cannot be removed.
 FULL_SLACK = 1.0
-#: Share of a block's worth that another branch has which keeps it, where the one that keeps most does not. Chosen on EfficientNet-Lite1.
+#: Share of a block's worth that counts if another branch keeps it and the main branch does not. Chosen on EfficientNet-Lite1.
 OTHER_LOSS = 0.3
-#: Attempts at a design that uses the time up to the limit: timelines are not quite what the options of their segments add up to.
+#: Attempts at a design that uses the time up to the limit, because a timeline differs slightly from the sum of its segments' options.
 MAX_ATTEMPTS = 4
 
 
 def keep_blocks(planned: PlanResult, losses: Losses) -> tuple[BranchDesign, list[str]]:
-    """Return a plan's design, whose stretched segments keep the blocks that matter most, in the time that the plan takes or its request allows.
+    """Return a plan's design with the most important blocks kept in stretched segments, within the plan's time or the latency budget.
 
-    Meeting points, processors and joins stay. Designs for another objective than latency, and those whose branches lack no blocks, stay as they are.
+    Meeting points, processors and joins do not change. Designs for objectives other than latency, and branches with all blocks, do not change.
 
     Returns:
-        The design, and what to say of it.
+        The design, and notes on its changed segments.
     """
     config, costs, design = planned.config, planned.costs, planned.design
     notes: list[str] = []
@@ -71,12 +71,12 @@ def keep_blocks(planned: PlanResult, losses: Losses) -> tuple[BranchDesign, list
 
 
 def shorten(planned: PlanResult, losses: Losses | None) -> Shortened | None:
-    """Return the original without its least important blocks on the best single processor, as fast there as the plan is or its request allows.
+    """Return the original without its least important blocks on the best single processor, within the plan's time or the latency budget.
 
-    Where no losses are known blocks are taken evenly, as plans take them.
+    Without losses, blocks are dropped evenly, as in plans.
 
     Returns:
-        None where nothing is stretched, the original is as fast, or no blocks that can be left out make it so.
+        None if nothing is stretched, the original is as fast, or removing blocks cannot make it as fast.
     """
     single, limit = planned.best_single, max(planned.config.latency_budget or 0.0, planned.run.makespan_ms)
     if single.ms <= limit or (planned.exact and planned.config.min_agreement is None):
@@ -87,7 +87,7 @@ def shorten(planned: PlanResult, losses: Losses | None) -> Shortened | None:
     for segment in segments:
         of_segment = _shortened_options(segment, losses and losses(planned.design, segment), single.processor, costs)
         options = _undominated((ms + more, lost + of, (*sets, dropped)) for ms, lost, sets in options for more, of, dropped in of_segment)
-    # the slower one is, the less is lost; times of segments are not quite those that a network adds up to
+    # slower options lose less, so try the slowest first; a network's time differs slightly from the sum of its segments' times
     for _, _, sets in reversed([option for option in options if option[0] <= limit]):
         parts = []
         for segment, dropped in zip(segments, sets, strict=True):
@@ -112,15 +112,15 @@ def shorten(planned: PlanResult, losses: Losses | None) -> Shortened | None:
     return None
 
 
-#: Time of a segment without some blocks, the loss without them, and their numbers; of several segments the numbers of each.
+#: Time of a segment without some blocks, ms, the loss, and the blocks' numbers; for several segments, a tuple of numbers for each.
 _ShortenedOption = tuple[float, float, tuple[Any, ...]]
 
 
 def _shortened_options(segment: Segment, loss: Mapping[int, float] | None, processor: str, costs: Costs) -> list[_ShortenedOption]:
-    """Return the ways to run a segment on one processor without some of its blocks."""
+    """Return the undominated options of a segment on one processor without some of its blocks."""
     if loss is None:
         sets = [tuple(sorted(missing_blocks(segment, depth))) for depth in range(segment.min_depth, segment.depth + 1)]
-        # squares take blocks evenly from all segments
+        # squares spread the missing blocks evenly over segments
         lost = [len(dropped) ** 2 / segment.depth for dropped in sets]
     else:
         sets, worth = block_sets(segment, loss), worths(segment, loss)
@@ -130,7 +130,7 @@ def _shortened_options(segment: Segment, loss: Mapping[int, float] | None, proce
 
 
 def _undominated(options: Iterable[_ShortenedOption]) -> list[_ShortenedOption]:
-    """Return the sets that no other one beats in time and in loss, the fastest first."""
+    """Return the options that are Pareto-optimal in time and loss, the fastest first."""
     best: list[_ShortenedOption] = []
     for option in sorted(options):
         if not best or option[1] < best[-1][1]:
@@ -139,12 +139,12 @@ def _undominated(options: Iterable[_ShortenedOption]) -> list[_ShortenedOption]:
 
 
 def worths(segment: Segment, loss: Mapping[int, float]) -> Floats:
-    """Return the worth of each block: the loss without it, `FULL_SLACK` for a block that cannot be left out."""
+    """Return the worth of each block: the loss without it, `FULL_SLACK` for a block that cannot be removed."""
     return np.array([min(loss.get(n, FULL_SLACK), FULL_SLACK) for n in range(segment.depth)])
 
 
 def kept_worth(planned: PlanResult, design: BranchDesign, losses: Losses) -> float:
-    """Return the share of the worth of a network's blocks that a design with the plan's segments keeps, as `_BlockSearch` counts it."""
+    """Return the share of the worth of all blocks that a design with the plan's segments keeps, by the rule of `_BlockSearch`."""
     kept = total = 0.0
     for row, part in zip(planned.run.segments, design.segments, strict=True):
         worth, segment = worths(row.segment, losses(planned.design, row.segment)), row.segment
@@ -160,16 +160,16 @@ def kept_worth(planned: PlanResult, design: BranchDesign, losses: Losses) -> flo
 
 
 class _BlockSearch:
-    """The best blocks of one stretched segment of a design.
+    """Search for the best blocks of one stretched segment of a design.
 
-    A block is worth the loss without it, and worth adds up: the sum ranks calibrated networks better than the loss without several blocks
-    at once. A branch is worth its blocks, times its width over the segment's.
+    The worth of a block is the loss without it, and worth adds up: the sum ranks calibrated networks better than the loss without several blocks
+    at once. The worth of a branch is the sum over its blocks, times its width over the segment's.
 
     Args:
         planned: The plan.
-        design: Its design, of which other segments may have been changed.
-        number: Of the segment.
-        loss: Without each of its blocks that can be left out.
+        design: Its design, possibly with other segments changed.
+        number: Index of the segment.
+        loss: Loss without each removable block, by block number.
     """
 
     def __init__(self, planned: PlanResult, design: BranchDesign, number: int, loss: Mapping[int, float]) -> None:
@@ -196,17 +196,17 @@ class _BlockSearch:
         self._macs = low - others, high - others
 
     def choose(self, slack: float) -> BranchDesign | None:
-        """Return the design with the best blocks that takes up to `slack` ms longer; None where there is no better one."""
+        """Return the design with the best blocks that takes up to `slack` ms longer; None if none is better."""
         candidates, costs = [list(scales) for scales in self._offer.candidates], self._costs
         sizes = [len(scales) for scales in candidates]
         now = [[(cost.width, cost.dropped) for cost in scales].index(at) for scales, at in zip(candidates, self._now, strict=True)]
         best = np.array(now)
-        # which blocks each candidate keeps, 1 or 0 (candidates × blocks), and its width over the segment's (candidates × 1)
+        # 1 for each block that a candidate keeps, else 0 (candidates × blocks), and its width over the segment's (candidates × 1)
         kept = [np.array([[n not in cost.dropped for n in range(len(self._loss))] for cost in scales], float) for scales in candidates]
         widths = [np.array([[cost.width / self._segment.width] for cost in scales]) for scales in candidates]
         start = self._offer.options((costs.host,), np.array([np.ravel_multi_index(now, sizes)]))
         limit, best_score = float(start.ms[0, 0]) + slack, -np.inf
-        # of more than two branches two at a time, in addition to the blocks that the others keep
+        # more than two branches are optimised in pairs, given the blocks that the other branches keep
         for pair in list(combinations(range(len(sizes)), 2)) * (1 if len(sizes) == 2 else 2):
             combinations_of_pair = np.repeat(best[:, None], prod(sizes[i] for i in pair), axis=1)
             combinations_of_pair[list(pair)] = np.indices([sizes[i] for i in pair]).reshape(2, -1)
@@ -216,7 +216,7 @@ class _BlockSearch:
             options = self._offer.options((costs.host,), np.ravel_multi_index(tuple(combinations_of_pair), sizes))
             allowed = self._rules.allowed(options, self._alone_ms)[0] & (options.ms[0] <= limit + 1e-9)
             allowed &= (options.macs >= self._macs[0]) & (options.macs <= self._macs[1])
-            # of equal ones the faster; the present one may break a rule by rounding
+            # prefer the faster of equals; the present combination may break a rule by rounding
             score = np.where(allowed, worth - 1e-6 * options.ms[0] / limit, -np.inf)
             at = int(score.argmax())
             before = float(worth[np.ravel_multi_index([best[i] for i in pair], [sizes[i] for i in pair])])
@@ -229,12 +229,12 @@ class _BlockSearch:
         return replace(self._design, segments=tuple(parts))
 
     def loss_of(self, design: BranchDesign) -> float:
-        """Return the worth of the blocks that the most worthy branch lacks, over all that can be left out."""
+        """Return the worth of the blocks that the main branch lacks, over the worth of all removable blocks."""
         missing = [list(missing_blocks(self._segment, b.depth, b.dropped)) for b in design.segments[self._number].branches]
         return float(min(self._loss[blocks].sum() for blocks in missing) / max(self._loss[self._removable].sum(), 1e-30))
 
     def _pair_worth(self, first: tuple[Floats, Floats], second: tuple[Floats, Floats], others: Floats) -> Floats:
-        """Return the worth of each combination of two branches: of the worthier one, and of the blocks that it lacks where others keep them."""
+        """Return the worth of each combination of two branches: the better branch's, plus a share for its missing blocks that others keep."""
 
         def of(main: tuple[Floats, Floats], beside: tuple[Floats, Floats]) -> Floats:
             elsewhere = np.maximum(beside[0] * beside[1], others)
@@ -245,7 +245,7 @@ class _BlockSearch:
 
 
 def block_sets(segment: Segment, loss: Mapping[int, float]) -> list[tuple[int, ...]]:
-    """Return the sets of blocks to leave out: the least important ones of every run of equal blocks; at most `MAX_SETS` sets."""
+    """Return the sets of blocks to remove, each with the least important blocks of every run of equal blocks; at most `MAX_SETS` sets."""
     runs: dict[int, list[int]] = {}
     for number in sorted(loss, key=lambda n: (loss[n], -n)):
         runs.setdefault(segment.blocks[number].run, []).append(number)

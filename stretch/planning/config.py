@@ -238,7 +238,7 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
             values: New values by option name; all other options stay the same.
 
         Raises:
-            UnknownNameError: If no option has such a name.
+            UnknownNameError: If no option has this name.
             UsageError: If a value has the wrong type or is out of range.
         """
         for name in values:

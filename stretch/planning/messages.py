@@ -1,4 +1,4 @@
-"""Format options' values, probabilities and command lines for sentences."""
+"""Format option values, probabilities and command lines for messages."""
 
 import shlex
 from typing import Any
@@ -12,17 +12,17 @@ def format_probability(probability: float) -> str:
 
 
 def command_line(*words: object) -> str:
-    """Return a command as a shell reads it: `stretch` and words."""
+    """Return a shell command line of `stretch` and some words, quoted."""
     return shlex.join(["stretch", *map(str, words)])
 
 
 def format_value(value: Any) -> str:
-    """Return a value as ``--set`` reads it: ``0.2``, ``0.97:1.03``, ``cpu,gpu``, ``cpu=int8,gpu=fp16``."""
+    """Return a value in the syntax of ``--set``: ``0.2``, ``0.97:1.03``, ``cpu,gpu``, ``cpu=int8,gpu=fp16``."""
     if isinstance(value, dict):
         return ",".join(f"{name}={item}" for name, item in value.items())
     if isinstance(value, tuple):
         return (":" if any(isinstance(item, float) for item in value) else ",").join(map(format_value, value))
     if isinstance(value, int | float):
-        # in at most six digits where it is no large whole one
+        # at most six digits, except for large integers
         return f"{value:.6g}" if abs(value) < 1e6 else str(round(value))
     return str(value)

@@ -1,4 +1,4 @@
-"""An option of the planner: written once, for the command line, recipes, Python and the docs."""
+"""Options of the planner, defined once for the command line, recipes, Python and the docs."""
 
 import tomllib
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from predictors.errors import UsageError
 from predictors.files import parse_toml
 from stretch.planning.messages import format_value
 
-#: A ratio of a part to the whole.
+#: Ratio of a part to the whole.
 Ratio = Annotated[float, msgspec.Meta(ge=1e-6, le=1)]
-#: Bounds are ratios and milliseconds: none is beyond these, and numbers of operators times them stay whole numbers of 64 bits.
+#: Ratio or milliseconds; within these bounds, products with numbers of operators fit into 64-bit integers.
 Positive = Annotated[float, msgspec.Meta(ge=1e-6, le=1e6)]
 #: Both ends of a range.
 Range = tuple[Positive, Positive]
 
 
 class Help(NamedTuple):
-    """Statement of a request's field about itself as an option."""
+    """Help text of a request's field as an option."""
 
     text: str  # One to three sentences.
     example: str = ""  # A flag's value, said where one is not understood.
@@ -32,14 +32,14 @@ class Help(NamedTuple):
 class Option:
     """One option of the planner.
 
-    Its name is the argument of `stretch.PlanConfig` and the key of a recipe's ``[plan]``, and the flag of `stretch branch` or what follows
-    its ``--set``. How its value is written there follows from the kind: a number, a word, names (``cpu,gpu``), a range (``0.97:1.03``) or
+    Its name is the argument of `stretch.PlanConfig`, the key in a recipe's ``[plan]``, and the flag of `stretch branch` or the key after
+    its ``--set``. The type determines the syntax of its value: a number, a word, names (``cpu,gpu``), a range (``0.97:1.03``) or
     pairs (``cpu=int8,gpu=fp16``).
     """
 
-    name: str  # Of the option.
+    name: str  # Name of the option.
     kind: Any  # Its type with its bounds, as msgspec checks them.
-    default: Any  # Its default; None where nothing is asked for.
+    default: Any  # Its default value; None for no request.
     help: str  # One to three sentences.
     example: str = ""  # A flag's value, said where one is not understood.
     file: bool = False  # Whether it names a file.
@@ -55,7 +55,7 @@ class Option:
 
     @property
     def base_type(self) -> Any:
-        """The option's type without bounds, and without None."""
+        """Type of the option without bounds and without None."""
         kind = self.kind
         if get_origin(kind) in (Union, UnionType):
             kind = next(arg for arg in get_args(kind) if arg is not NoneType)
@@ -63,22 +63,22 @@ class Option:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The words to choose from; empty where it is no choice."""
+        """Allowed words; empty if the option is not a choice."""
         return get_args(self.base_type) if get_origin(self.base_type) is Literal else ()
 
     @property
     def flag_type(self) -> type:
-        """Return the type of the flag's word for the command line's parser."""
+        """Type of the flag's value for the command line's parser."""
         return Path if self.file else self.base_type if self.base_type in (int, float, bool) else str
 
     @property
     def shown_default(self) -> Any:
-        """The default as the command line writes it; None for none."""
+        """Default value in the syntax of the command line; None without a default."""
         return self.default if self.flag_type in (int, float, bool) else format_value(self.default) if self.default else None
 
     @property
     def minimum(self) -> int | None:
-        """The smallest whole number allowed, for the help."""
+        """Minimum of an integer option, for the help; None without one."""
         bounds = [item for part in (self.kind, *get_args(self.kind)) for item in getattr(part, "__metadata__", ())]
         meta = next((bound for bound in bounds if isinstance(bound, msgspec.Meta)), None)
         if self.base_type is not int or meta is None:
@@ -86,7 +86,7 @@ class Option:
         return int(meta.ge) if meta.ge is not None else None if meta.gt is None else int(meta.gt) + 1
 
     def read(self, word: Any) -> Any:
-        """Return the value of a flag's word, or of a value in TOML."""
+        """Parse a flag's text, or validate a TOML value, and return the option's value."""
         try:
             value = self._parse(word) if isinstance(word, str | Path) else word
         except ValueError as error:
@@ -96,7 +96,7 @@ class Option:
         return self.validate(value)
 
     def validate(self, value: Any) -> Any:
-        """Return the value, of its kind and within its bounds."""
+        """Return the value converted to the option's type; refuse values out of bounds."""
         try:
             return msgspec.convert(value, self.kind)
         except msgspec.ValidationError as error:
@@ -123,7 +123,7 @@ class Option:
 
 
 def read_setting(text: str) -> tuple[str, Any]:
-    """Return the key and value of ``key=value``, whose value is TOML; words may stand without quotes."""
+    """Return the key and value of ``key=value``, whose value is TOML; a string may be without quotes."""
     key, equals, word = (part.strip() for part in text.partition("="))
     if not equals or not key:
         raise UsageError(f"--set {text} is not understood", "write it as --set KEY=VALUE")
@@ -136,7 +136,7 @@ def read_setting(text: str) -> tuple[str, Any]:
 
 
 def put_setting(raw: dict[str, Any], key: str, value: Any) -> None:
-    """Put a value into a table of tables, at a key with dots."""
+    """Put a value into nested tables at a dotted key."""
     *parents, last = key.split(".")
     for name in parents:
         raw = raw.setdefault(name, {})

@@ -1,4 +1,4 @@
-"""The front of a network on a device, designs none of which another beats in all objectives; or its best design and others that differ."""
+"""Pareto fronts of a network's designs on a device, and sets of a best design with other, different designs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,22 +29,22 @@ from stretch.planning.search.layers import TIE
 from stretch.planning.search.parts import without_stretched
 from stretch.planning.search.space import DesignSpace, Rules, Totals, evenly_spaced
 
-#: Criteria, in the order in which designs are searched for: the first of those asked for is minimised, the others are bounded.
+#: Criteria in search order: the search minimises the first requested criterion and bounds the second.
 CRITERIA = ("latency", "energy", "macs", "agreement", "accuracy")
 
 
 def signature(options: SegmentOptions) -> tuple[str, str, str, tuple[str, ...]]:
-    """Return the identity of segment options, without sizes: start, end, join, and processors where the segment branches."""
+    """Return the identity of segment options without sizes: start, end, join, and processors of a branched segment."""
     return options.segment.start, options.segment.end, options.join, options.processors if options.branched else ()
 
 
 def diverse_designs(
     space: DesignSpace, totals: Totals, goal: exact.Measure, best: exact.SearchResult, count: int, factor: float
 ) -> list[exact.SearchResult]:
-    """Return the designs that differ in the segments that branch, the processors or the kinds of segments, the best one first.
+    """Return designs that differ in branched segments, processors or kinds of segments, the best first.
 
-    Each differs from all earlier ones in at least one segment, and of all such designs that are good enough it
-    shares as few segments with them as can be. Both searches for it are exact: shared work adds up over segments.
+    Each design differs from all earlier designs in at least one segment. Among all such designs that are good enough it
+    shares the fewest segments with them. Both searches for it are exact, because the number of shared segments adds up.
     """
     result, max_value = [best], factor * goal.value(space, best.picks)
     seen = dict.fromkeys((signature(options) for options, _ in best.picks), 1)
@@ -65,7 +65,7 @@ def diverse_designs(
 
 
 def non_dominated(search_results: Sequence[exact.SearchResult], values: Sequence[Sequence[float]]) -> list[int]:
-    """Return the indices of the Pareto-optimal designs; the first of equal ones."""
+    """Return the indices of the Pareto-optimal designs, sorted by value; the first of equal designs."""
     kept: list[int] = []
     for candidate in sorted(range(len(search_results)), key=lambda i: (*values[i], i)):
         if not any(all(b <= a + TIE for a, b in zip(values[candidate], values[rival], strict=True)) for rival in kept):
@@ -75,25 +75,25 @@ def non_dominated(search_results: Sequence[exact.SearchResult], values: Sequence
 
 @dataclass(frozen=True)
 class Criteria:
-    """Designs of a space that are best in one criterion within a bound on another; fronts consist of these.
+    """Searches for designs of a space that are best in one criterion within a bound on another; these designs form a front.
 
-    Latency, energy and what a design loses add up over its segments, and one of them may be bounded by the exact search.
-    Multiply-accumulates are bounded by every search.
+    Latency, energy and loss add up over the segments of a design, and the exact search may bound one of them.
+    Every search bounds multiply-accumulates.
     """
 
     space: DesignSpace  # The designs.
     totals: Totals  # Limits on a whole design.
-    #: Measures by name: ``latency``, ``macs``, and of ``energy`` and ``loss`` those that were asked for.
+    #: Measures by name: ``latency``, ``macs``, and if requested ``energy`` and ``loss``.
     goals: Mapping[str, exact.Measure]
-    source: AccuracySource | None = None  # Source of the accuracy of a loss; None for bounds on losses that lie evenly.
+    source: AccuracySource | None = None  # Source that converts loss to accuracy; None for evenly spaced bounds on the loss.
 
     def value(self, name: str, search_result: exact.SearchResult) -> float:
-        """Return a design in one thing."""
+        """Return the value of a design in one criterion."""
         known = {"macs": search_result.macs, "latency": search_result.ms}
         return float(known[name]) if name in known else self.goals[name].value(self.space, search_result.picks)
 
     def minimize(self, name: str, bounds: Mapping[str, float]) -> tuple[exact.SearchResult | None, DesignSpace]:
-        """Return the design that has least of one thing within bounds; and a space that has every design with as little."""
+        """Return the design with the minimum of a criterion within bounds, and a space that holds all equally good designs."""
         totals, within = self.totals, None
         for bounded, most in bounds.items():
             if bounded == "macs":
@@ -107,18 +107,18 @@ class Criteria:
         return search_best(self.space, totals, self.goals[name], within), self.space
 
     def minimize_weighted(self, names: Sequence[str], bounds: Mapping[str, float]) -> exact.SearchResult | None:
-        """Return the design that has least of one thing, and of several such that of another."""
+        """Return the design with the minimum of the first criterion, and among equal designs the minimum of the second."""
         first, space = self.minimize(names[0], bounds)
         if first is None:
             return None
-        # a branch that nobody waits for can be smaller and cost no time: equal designs are frequent
+        # designs of equal latency are frequent: the size of a branch that is not on the critical path does not matter
         second, _ = replace(self, space=space).minimize(names[1], {names[0]: self.value(names[0], first)})
         if second is None or self.value(names[1], second) > self.value(names[1], first):
             return first
         return replace(second, optimal=first.optimal and second.optimal)
 
     def trace(self, names: Sequence[str], count: int) -> list[exact.SearchResult]:
-        """Return the designs of a front of two things: both ends and between; the first thing is made least."""
+        """Return the designs of a front of two criteria: both ends, and between them the minimum of the first within bounds."""
         first, second = names
         best = self.minimize_weighted((first, second), {})
         if best is None:
@@ -131,7 +131,7 @@ class Criteria:
         return [end, *(item for item in between if item is not None), best]
 
     def _end(self, name: str, then: str) -> exact.SearchResult:
-        """Return the design that has least of one thing; of a loss, the best that computes what the original computes, branched or not."""
+        """Return the design with the minimum of a criterion; for the loss, the best exact design, which need not branch."""
         if name == "loss":
             result, _ = replace(self, space=without_stretched(self.space), totals=self.totals._replace(n_meet=0)).minimize(then, {})
             if result is not None:
@@ -139,12 +139,12 @@ class Criteria:
         least = self.minimize_weighted((name, then), {})
         assert least is not None, "there is a design, or this is not asked"
         if name == "macs" and not least.optimal:
-            # what is not proved to be the least of all may be proved the best of those that have no more
+            # a design without proof of the minimum may still be proved to be the best among designs with no more MACs
             return self.minimize_weighted((then, name), {name: self.value(name, least)}) or least
         return least
 
     def _bounds(self, name: str, least: float, most: float, count: int) -> list[float]:
-        """Return bounds between two ends, spaced evenly in accuracy rather than in loss."""
+        """Return bounds between two ends, evenly spaced; for losses with a source, evenly spaced in accuracy."""
         if most <= least or count < 3:
             return []
         if self.source is None or name != "loss":
@@ -156,56 +156,54 @@ class Criteria:
 class FrontDesign(msgspec.Struct, frozen=True, kw_only=True):
     """One design of a front."""
 
-    name: str  # By which the table and the files call it.
-    predicted_ms: float  # Its makespan.
+    name: str  # Its name in the table and in file names.
+    predicted_ms: float  # Predicted makespan.
     speedup: float  # Best single processor over the makespan.
-    #: The sequential model of the same multiply-accumulates over the makespan; None where there is none.
+    #: Time of the sequential model with the same multiply-accumulates over the makespan; None without such a model.
     speedup_over_sequential: float | None
-    macs: int  # Multiply-accumulates, those that are repeated included.
-    macs_ratio: float  # Over the original's.
-    params: int  # Learned numbers.
-    n_meet: int  # Meeting points.
-    #: Whether it computes exactly what the original computes, in fp32; `rounding` of the answer says what planned precisions change.
+    macs: int  # Multiply-accumulates, including repeated ones.
+    macs_ratio: float  # Multiply-accumulates over the original's.
+    params: int  # Number of parameters.
+    n_meet: int  # Number of meeting points.
+    #: Whether it computes exactly the original's output in fp32; the answer's `rounding` lists precisions that change it.
     exact: bool
-    branches: list[str]  # Kind of each segment that branches, in words.
-    accuracy: PredictedAccuracy | None  # Predicted accuracy; None where nothing predicts it.
-    energy_mj: float | None  # Energy of its processors; None if the profile states no power of one.
+    branches: list[str]  # Description of each branched segment.
+    accuracy: PredictedAccuracy | None  # Predicted accuracy; None without a source.
+    energy_mj: float | None  # Energy of its processors; None if the profile lacks a processor's power.
     peak_bytes: int  # Activation bytes alive at one time, by the planner's estimate.
     optimal: bool  # Whether no design within the constraints is better in both criteria.
-    value: float | None = None  # Value of the objective, where one was asked for.
-    design: BranchDesign  # The design, as a design file has it.
-    file: str | None = None  # Its design file, where it was written.
+    value: float | None = None  # Value of the objective; None for a front.
+    design: BranchDesign  # Content of its design file.
+    file: str | None = None  # Path of its design file, if written.
 
 
 class FrontAnswer(Answer, frozen=True, kw_only=True):
     """A front and its baselines."""
 
-    model: str  # The network.
-    device: str  # The device.
-    processors: list[str]  # That branches may use.
-    pareto: list[str] = msgspec.field(
-        default_factory=list
-    )  # Criteria; nothing where the best design and others that differ were asked for.
+    model: str  # Name of the network.
+    device: str  # Id of the device's profile.
+    processors: list[str]  # Processors that branches may use.
+    pareto: list[str] = msgspec.field(default_factory=list)  # Criteria of a front; empty for a best design and different ones.
     objective: str | None = None  # Objective of the designs; None for a front.
-    within: float | None = None  # How many times the best one's value the others may have, at most; None for a front.
-    optimal: bool  # Whether the first design is the best one, or all of a front are optimal as stated.
-    #: How much better than the first design one might be, as a fraction; None where that is not known, and for a front.
+    within: float | None = None  # Maximum value of other designs relative to the best design's; None for a front.
+    optimal: bool  # Whether the first design, or every design of a front, is proved to be optimal.
+    #: Fraction by which a design might be better than the first; None if unknown, and for a front.
     gap: float | None = None
-    precision: dict[str, str]  # Planned, of each processor.
-    rounding: list[str]  # Of these, the ones that round beyond fp32: ``int8``, ``fp16``.
+    precision: dict[str, str]  # Planned precision of each processor.
+    rounding: list[str]  # Planned precisions below fp32: ``int8``, ``fp16``.
     designs: list[FrontDesign]  # From the slowest to the fastest.
-    best_single_ms: float  # The original on the best single processor.
+    best_single_ms: float  # Time of the original on the best single processor.
     best_single_processor: str  # Name of that processor.
-    best_single_precision: str  # In which precision.
-    sequential_same_macs_ms: float | None  # The sequential model scaled to the range of MACs; None where there is none.
-    sequential_same_macs_processor: str | None  # Where.
+    best_single_precision: str  # Its precision.
+    sequential_same_macs_ms: float | None  # Time of the sequential model scaled to the range of MACs; None without such a model.
+    sequential_same_macs_processor: str | None  # Its processor.
     sequential_same_macs_ratio: float | None  # Its multiply-accumulates over the original's.
-    evaluated: int  # Ways whose cost was computed.
+    evaluated: int  # Number of options whose cost was computed.
     space_log10: float  # Decimal logarithm of the number of designs.
     seconds: dict[str, float] = msgspec.field(default_factory=dict)  # Wall time by phase.
-    sensitivity: MeasuredOn | None  # Images of the measured sensitivity, where designs were weighed by it.
-    sensitivity_file: str | None = None  # Where it was written.
-    source: str = "predicted"  # Where the numbers come from.
+    sensitivity: MeasuredOn | None  # Subject of the measured sensitivity that predicted losses; None without it.
+    sensitivity_file: str | None = None  # Path of its file.
+    source: str = "predicted"  # Source of the numbers.
     warnings: list[str] = msgspec.field(default_factory=list)  # Warnings for the user.
 
 
@@ -218,16 +216,16 @@ def front(
     accuracy_source: AccuracySource | None = None,
     losses: Losses | None = None,
 ) -> FrontAnswer:
-    """Return the designs that differ in two objectives, none of which another beats in both.
+    """Return the Pareto front of designs in two criteria.
 
-    Each design has least of the one within a bound on the other, by the exact search; the bounds lie evenly between the ends. A design
-    that may lose nothing need not branch: where one processor alone is fastest, that is the end of the front.
+    The exact search minimises one criterion within bounds on the other; the bounds are evenly spaced between the ends. A design
+    without loss need not branch: if a single processor is fastest, it is the end of the front.
 
     Args:
-        weighed: Two of `CRITERIA`.
-        count: Designs, at most.
+        weighed: Names of two `CRITERIA`.
+        count: Maximum number of designs.
         accuracy_source: Source of the accuracy of designs; the file that `config` names if None.
-        losses: Losses without single blocks: designs then keep those that matter most, as those of `plan` do.
+        losses: Losses without single blocks: designs then keep the most important blocks, as in `plan`.
     """
     problem = PlanningProblem.of(graph, device, config, accuracy_source)
     best, evaluated, size = trace_front(problem, weighed, count)
@@ -236,7 +234,7 @@ def front(
 
 
 def trace_front(problem: PlanningProblem, weighed: Sequence[str], count: int) -> tuple[list[exact.SearchResult], int, float]:
-    """Return the designs of `front`, how many options were evaluated, and the logarithm of the number of designs."""
+    """Return the designs of `front`, the number of evaluated options, and the decimal logarithm of the number of designs."""
     names, source, checked = check_criteria(weighed), problem.accuracy_source, problem.config
     _check(names, checked, source)
     goals = {"latency": exact.LATENCY, "macs": exact.MACS} | ({} if source is None else {"loss": exact.Measure(source.losses)})
@@ -253,7 +251,7 @@ def trace_front(problem: PlanningProblem, weighed: Sequence[str], count: int) ->
             result += traced
             values += [[criteria.value(name, item) for name in current] for item in traced]
     if not result:
-        # the planner's own refusal names the tightest rule
+        # the planner's error names the tightest rule
         choose(unbounded)
         raise InfeasibleError(f"no design of `{problem.graph.name}` meets the constraints")
     kept = evenly_spaced(non_dominated(result, values), count)
@@ -262,7 +260,7 @@ def trace_front(problem: PlanningProblem, weighed: Sequence[str], count: int) ->
 
 
 def check_criteria(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the objectives, checked."""
+    """Return the two criteria; refuse unknown or equal ones."""
     for name in names:
         if name not in CRITERIA:
             raise UnknownNameError.among("objective", name, CRITERIA)
@@ -283,7 +281,7 @@ def _check(weighed: Sequence[str], config: PlanConfig, source: AccuracySource | 
 
 
 def trace_diverse(problem: PlanningProblem, count: int, within: float) -> tuple[Choice, list[exact.SearchResult]]:
-    """Return the best design of a request, and it with others that differ from it and are at most `within` times as slow, or as costly."""
+    """Return the best design of a request, and a list of it and different designs with up to `within` times its value."""
     if not 1 <= within < float("inf"):
         raise UsageError(f"`within={within:g}` is not a factor from 1 up", "write it as `within=1.2`")
     config = problem.config
@@ -305,10 +303,10 @@ def diverse_front(
     accuracy_source: AccuracySource | None = None,
     losses: Losses | None = None,
 ) -> FrontAnswer:
-    """Return the best design and others that differ from it: in the segments that branch, the processors, or the kinds of segments.
+    """Return the best design and others that differ from it in branched segments, processors, or kinds of segments.
 
     Args:
-        losses: As of `front`.
+        losses: Losses without single blocks, as in `front`.
     """
     problem = PlanningProblem.of(graph, device, config, accuracy_source)
     choice, result = trace_diverse(problem, count, within)
@@ -325,14 +323,14 @@ def _answer(
     losses: Losses | None = None,
     **facts: Any,
 ) -> FrontAnswer:
-    """Return designs with their baselines, and the values of those that were to be best in something."""
+    """Return the answer for some designs, with their baselines; `values` are values of the objective, if any."""
     config, source, graph, costs = problem.config, problem.accuracy_source, problem.graph, problem.costs
     singles, rows = ranked_singles(graph, costs, config.processors), []
     sequential = sequential_same_macs(graph, problem.stages, costs, singles, Rules.of(config), problem.totals)
     for number, result in enumerate(results):
         design, accuracy = design_of(problem, result), None if source is None else source.prediction(loss_of(result, source))
         if losses is not None:
-            # the blocks that matter most, unless the design is then predicted to be less accurate
+            # keep the most important blocks, unless this lowers the predicted accuracy
             changed, _ = keep_blocks(predict(problem, design, trained=False), losses)
             if changed != design and (source is None or source.loss(graph, changed) <= source.loss(graph, design)):
                 design, accuracy = changed, None if source is None else source.prediction(source.loss(graph, changed))
@@ -358,7 +356,7 @@ def _answer(
             )
         )
     if backbone_of(graph).sides:
-        # parts other than the backbone are placed after the search
+        # sides are placed after the search, so nothing is proved
         facts |= {"optimal": False, "gap": None}
     return FrontAnswer(
         **control_fields(singles[0], *((sequential.single, sequential.macs / graph.macs) if sequential else (None, None))),

@@ -1,4 +1,4 @@
-"""Decide a design: search, controls, recommendation (paper 003, section 4)."""
+"""Planning of a design: search, controls, recommendation (paper 003, section 4)."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -45,62 +45,62 @@ from stretch.planning.search.grid import search_grid
 from stretch.planning.search.parts import merge_neighbours, merge_stages, with_exact_kinds, without_stretched
 from stretch.planning.search.space import DesignSpace, Rules, Totals
 
-#: Numbers of meeting points, from the plan's on, whose plans are compared by the blocks that they can keep.
+#: Numbers of meeting points to try, from the plan's up; their plans are compared by the blocks that they keep.
 MORE_MEETINGS = 3
-#: Kinds of opaque operators that are named.
+#: Maximum number of opaque operators' kinds in a warning.
 MAX_NAMED = 6
 
 
 @dataclass(frozen=True)
 class PlanningProblem:
-    """A request and the sources of its answer."""
+    """A request with its network, costs and accuracy source."""
 
     graph: OpGraph  # The original network.
     device: DeviceProfile  # The device's profile.
     config: PlanConfig  # The request, checked.
-    stages: tuple[Segment, ...]  # The network's segments between its own meeting points, or those asked for.
-    costs: Costs  # On the device, in the planned precisions.
-    accuracy_source: AccuracySource | None  # Source of the accuracy of designs, where the request has one.
+    stages: tuple[Segment, ...]  # The network's segments between its default or requested meeting points.
+    costs: Costs  # Costs on the device, in the planned precisions.
+    accuracy_source: AccuracySource | None  # Source of the accuracy of designs; None without one.
 
     @cached_property
     def backbone(self) -> OpGraph:
-        """Return the part that is searched for a design: the network, or the backbone if it has several inputs or outputs."""
+        """The part to search a design for: the network, or its backbone if it has several inputs or outputs."""
         return backbone_of(self.graph).graph
 
     @property
     def one_processor_dominates(self) -> bool:
-        """Whether one processor is so far ahead that it is best used alone."""
+        """Whether one processor is so far ahead that no division can help."""
         predictor, precision = self.costs.predictor, self.config.precision
         best = min(precision.items(), key=lambda item: predictor.predict(self.graph, *item).ms)
         return processor_lead(self.graph, predictor, precision, best).far
 
     @property
     def totals(self) -> Totals:
-        """Return the limits on a whole design of the backbone."""
+        """Limits on a whole design of the backbone."""
         return Totals.of(self.config, self.backbone)
 
     @property
     def goal(self) -> Measure:
-        """Return the goal of the exact search."""
+        """Measure that the exact search minimises."""
         return measure_of(self.config.parsed_objective, self.device, self.config.processors)
 
     def space(self, segments: Sequence[Segment], join: JoinKind, arriving: Sequence[int] | None = None) -> DesignSpace:
-        """Return the designs of some segments; arguments are those of `DesignSpace.of`."""
+        """Return the designs of some segments; the arguments are as in `DesignSpace.of`."""
         config = self.config
         kept = config.keep if STRETCH in config.planned_kinds else [segment.name for segment in segments]
         return DesignSpace.of(segments, config.processors, self.costs, Rules.of(config), join, arriving, kept)
 
     def stage_space(self, *, merged: bool = False) -> DesignSpace:
-        """Return the designs of its stages, and of runs of them; a join that couples segments is compared with the one that keeps them independent."""
+        """Return the designs of its stages, with runs of stages if `merged`; a join that couples segments is replaced by the default."""
         space = self.space(self.stages, DEFAULT if self.config.widens else self.config.resolved_join)
         return merge_stages(self.backbone, space) if merged and STRETCH in self.config.planned_kinds else space
 
     def with_options(self, **options: Any) -> "PlanningProblem":
-        """Return the request with other options, on the same costs."""
+        """Return the problem with some options replaced and the same costs."""
         return replace(self, config=msgspec.structs.replace(self.config, **options))
 
     def attempted(self, attempt: Attempt) -> "PlanningProblem":
-        """Return the request of an attempt; one that asks for exact branches has precisions and an accuracy source of its own."""
+        """Return the problem of an attempt; an attempt with exact branches gets new precisions and a new accuracy source."""
         options = dict(attempt.options)
         if not options.get("lossless"):
             return self.with_options(**options)
@@ -117,7 +117,7 @@ class PlanningProblem:
         accuracy_source: AccuracySource | None = None,
         like: "PlanningProblem | None" = None,
     ) -> "PlanningProblem":
-        """Return a checked request; parts already built are taken from one `like` it, for the same network."""
+        """Check a request and return its problem; stages and caches come from `like`, a problem for the same network."""
         checked = config.resolve(device)
         if accuracy_source is None and checked.accuracy:
             accuracy_source = load_accuracy(Path(checked.accuracy), graph.name)
@@ -130,28 +130,28 @@ class PlanningProblem:
 
 @dataclass(frozen=True)
 class SearchedSpace:
-    """Designs of a request, and the best of them."""
+    """Designs of a request, and the best design."""
 
-    space: DesignSpace  # The designs.
+    space: DesignSpace  # All designs.
     totals: Totals  # Limits on a whole design.
-    result: SearchResult | None  # The best one; None if there is none.
+    result: SearchResult | None  # The best design; None if none exists.
 
 
 @dataclass(frozen=True)
 class Choice(SearchedSpace):
-    """The design that was chosen for a request."""
+    """The chosen design of a request."""
 
     result: SearchResult
-    problem: PlanningProblem  # The request.
+    problem: PlanningProblem  # Problem of the request.
 
     @cached_property
     def design(self) -> BranchDesign:
-        """Return the design, with the parts outside its backbone."""
+        """The design, with the sides placed."""
         return design_of(self.problem, self.result)
 
     @cached_property
     def makespan_ms(self) -> float:
-        """Return the makespan of the whole network."""
+        """Makespan of the whole network, ms."""
         return timeline(self.problem.graph, self.design, self.problem.costs).makespan_ms
 
 
@@ -167,8 +167,8 @@ def plan(
     Args:
         config: The request; defaults if None.
         accuracy_source: Source of the accuracy of designs; the file that `config` names if None.
-        losses: Measures the loss without single blocks: of designs with the same meeting points that take as long, or up to the latency
-            budget, the one that keeps most of it.
+        losses: Measures the loss without single blocks. Among designs with the same meeting points that take as long, or up to the latency
+            budget, the result is then the design that keeps most of this worth.
     """
     request = config or PlanConfig()
     choice, note = _plan_attempts(PlanningProblem.of(graph, device, request, accuracy_source), request)
@@ -187,9 +187,9 @@ def plan(
 
 
 def _choose_meeting_points(choice: Choice, result: PlanResult, losses: Losses) -> tuple[Choice, PlanResult]:
-    """Choose blocks for the plan and for others that take no longer and have other meeting points; return the one that keeps most."""
+    """Return the choice and plan that keep most worth of blocks, among the plan and no slower plans with other meeting points."""
     problem = choice.problem
-    if isinstance(problem.accuracy_source, AccuracyPredictor):  # a supernet has been trained with the blocks that it has
+    if isinstance(problem.accuracy_source, AccuracyPredictor):  # a supernet was trained with these blocks
         return choice, result
     config, limit = problem.config, max(problem.config.latency_budget or 0.0, choice.makespan_ms)
     first, ends = _choose_blocks(choice, result, losses), {_ends(choice.design)}
@@ -201,11 +201,11 @@ def _choose_meeting_points(choice: Choice, result: PlanResult, losses: Losses) -
         if rival is None or _ends(rival.design) in ends or rival.result.n_meet < choice.result.n_meet:
             continue
         ends.add(_ends(rival.design))
-        # the worth of blocks says nothing of the loss by narrower blocks and joins, which grows with the stretched part
+        # the worth of blocks does not include the loss by narrower blocks and joins, which grows with the stretched part
         if _stretched_blocks(predicted := predict(rival.problem, rival.design, rival, losses)) <= stretched:
             plans.append((rival, _choose_blocks(rival, predicted, losses)))
     best, chosen = max(plans, key=lambda one: kept_worth(one[1], one[1].design, losses))
-    # a repair goes on from what was asked for
+    # a later repair starts from the original request
     return best if best is choice else replace(best, problem=problem), replace(chosen, config=config)
 
 
@@ -218,7 +218,7 @@ def _stretched_blocks(result: PlanResult) -> int:
 
 
 def _choose_blocks(choice: Choice, result: PlanResult, losses: Losses) -> PlanResult:
-    """Return the plan with the blocks that matter most; itself where they are those that it has, or where other blocks would break a bound on accuracy."""
+    """Return the plan with its most important blocks kept; unchanged if nothing improves or a bound on agreement would break."""
     problem = choice.problem
     design, warnings = keep_blocks(result, losses)
     if not warnings:
@@ -233,7 +233,7 @@ def _choose_blocks(choice: Choice, result: PlanResult, losses: Losses) -> PlanRe
 
 
 def _shorten(problem: PlanningProblem, result: PlanResult, losses: Losses | None) -> Shortened | None:
-    """Return the shortened network of a plan; with the predicted agreement of both, where the request has a source of it."""
+    """Return the shortened network of a plan, with the predicted agreement of both if the request has a sensitivity; None if none exists."""
     shortened, source = shorten(result, losses), problem.accuracy_source
     if shortened is None or result.accuracy is None or not isinstance(source, Sensitivity):
         return shortened
@@ -245,10 +245,10 @@ def _shorten(problem: PlanningProblem, result: PlanResult, losses: Losses | None
 
 
 def _merging_warning(choice: Choice, ms: float) -> str | None:
-    """Return a note on how much faster merged stages would be; None where they gain little."""
+    """Return a warning with the time of merged stages; None if they gain little."""
     problem, result = choice.problem, choice.result
     config, source = problem.config, problem.accuracy_source
-    # where the losses of merged stages are known, they were among the designs that were searched
+    # if the losses of merged stages are known, the search included merged stages
     may_merge = len(stage_attempts(config, loss_known=source is not None and source.merges)) > 1
     comparable = config.parsed_objective.only_latency and config.strategy == "exact"
     if not (may_merge and comparable and result.n_meet and all(options.span == 1 for options, _ in result.picks)):
@@ -261,14 +261,14 @@ def _merging_warning(choice: Choice, ms: float) -> str | None:
 
 
 def design_of(problem: PlanningProblem, result: SearchResult) -> BranchDesign:
-    """Return the design that was searched for, with the parts outside its backbone."""
+    """Return the design of a search result, with the sides placed."""
     parts = merge_neighbours(problem.backbone, problem.stages, result.segments(problem.costs), across=not problem.config.meet)
     design = BranchDesign(problem.graph.name, problem.device.id, parts)
     return place_sides(problem.graph, design, problem.costs, problem.config.processors)
 
 
 def _int8_warning(problem: PlanningProblem, request: PlanConfig) -> str | None:
-    """Return how int8 would change an exact request without precisions; None where the profile's defaults are planned already."""
+    """Return a warning with the time in int8 for an exact request without precisions; None if int8 would change nothing."""
     graph, device = problem.graph, problem.device
     names = request.processors or device.default_processors
     defaults = {name: device.processor(name).default_precision for name in names}
@@ -289,7 +289,7 @@ def _int8_warning(problem: PlanningProblem, request: PlanConfig) -> str | None:
 
 
 def _plan_attempts(problem: PlanningProblem, request: PlanConfig) -> tuple[Choice, str]:
-    """Return the design of the first attempt that has one, and a note if that is not the request itself."""
+    """Return the design of the first attempt that has one, and a note if this is not the request itself."""
     default = PlanConfig(processors=problem.config.processors).resolve(problem.device)
     refused: InfeasibleError | None = None
     for attempt in attempts(problem.config, default):
@@ -308,7 +308,7 @@ def _plan_attempts(problem: PlanningProblem, request: PlanConfig) -> tuple[Choic
 
 
 def _choose_or_none(problem: PlanningProblem) -> Choice | None:
-    """Return the best design of a request; None where it has none."""
+    """Return the best design of a request; None if none exists."""
     try:
         return choose(problem, explain=False)
     except InfeasibleError:
@@ -316,13 +316,13 @@ def _choose_or_none(problem: PlanningProblem) -> Choice | None:
 
 
 def choose_merged(problem: PlanningProblem) -> Choice | None:
-    """Return the best design of merged stages whatever share transfers take, where that gains over the best single processor; None elsewhere."""
+    """Return the best design of merged stages with any share of transfers; None if it does not gain over the best single processor."""
     choice = _choose_or_none(problem.with_options(**MERGED_OPTIONS))
     return choice if choice is not None and gains(choice) else None
 
 
 def gains(choice: Choice) -> bool:
-    """Return whether a design is faster than the best single processor by enough to be worth branching."""
+    """Return whether a design is faster than the best single processor by at least `MIN_GAIN`."""
     problem = choice.problem
     return choice.makespan_ms * MIN_GAIN <= ranked_singles(problem.graph, problem.costs, problem.config.processors)[0].ms
 
@@ -335,18 +335,18 @@ def evaluate(
     accuracy_source: AccuracySource | None = None,
     losses: Losses | None = None,
 ) -> PlanResult:
-    """Return the prediction and controls of a design made elsewhere, such as by hand.
+    """Return the prediction and controls of an existing design, for example one made by hand.
 
-    Constraints are not enforced: broken ones are in `warnings`.
+    Constraints are not enforced; `warnings` lists broken ones.
 
     Args:
         config: Precisions, floors and ranges for the controls; defaults if None.
-        accuracy_source: As of `plan`.
-        losses: Losses without single blocks, for the baseline that has fewer of them.
+        accuracy_source: Source of the accuracy of designs, as in `plan`.
+        losses: Losses without single blocks, for the baseline with fewer blocks.
     """
     request = config or PlanConfig()
     if not request.processors:
-        # A design may keep to one processor; its controls are then found among all of them.
+        # A design may use one processor only; its controls then use all processors.
         has_many = len({device.processor(p).family for p in design.processors}) > 1
         request = msgspec.structs.replace(request, processors=design.processors if has_many else device.default_processors)
     problem = PlanningProblem.of(graph, device, request, accuracy_source)
@@ -365,13 +365,13 @@ def predict(
     """Return the prediction and controls of a design.
 
     Args:
-        choice: Facts of the search for it; None for a design made elsewhere.
+        choice: Result of the search for it; None for an existing design.
         losses: Losses without single blocks.
-        trained: Whether the sequential network, which would have to be trained, is a control.
+        trained: Whether the sequential model, which needs training, is a control.
     """
     graph, config, costs, source = problem.graph, problem.config, problem.costs, problem.accuracy_source
     singles, searched = ranked_singles(graph, costs, config.processors), choice.result if choice else None
-    # parts other than the backbone are placed after the search
+    # sides are placed after the search, so nothing is proved
     proved = searched is not None and not backbone_of(graph).sides
     result = PlanResult(
         graph,
@@ -395,7 +395,7 @@ def predict(
 
 # Warnings about a plan.
 def _operator_warnings(result: PlanResult) -> list[str]:
-    """Return the operators that torch computes, that have others in their place, that run in parts, and that a processor lacks."""
+    """Return warnings on opaque, replaced, divided and unsupported operators."""
     graph, texts = result.graph, []
     if opaque := Counter(str(op.attrs["variant"]) for op in graph.ops if op.kind == "opaque"):
         listed = ", ".join(f"{count} `{name}`" for name, count in opaque.most_common(MAX_NAMED))
@@ -444,10 +444,10 @@ def _warnings(problem: PlanningProblem, result: PlanResult) -> tuple[str, ...]:
 
 
 def unused_processors(choice: Choice, used: Sequence[str], best_ms: float) -> tuple[UnusedProcessor, ...]:
-    """Return every processor of the request that a design leaves out, which takes `best_ms`."""
+    """Return every processor of the request that a design does not use; `best_ms` is the design's makespan."""
     problem = choice.problem
     config, result = problem.config, []
-    # Other searches choose from other designs: theirs cannot be compared with the fastest of these.
+    # other strategies search other spaces, so their results are not comparable with the exact search
     only_latency = config.params is None and config.min_accuracy is None and config.min_agreement is None and config.objective == "latency"
     comparable = config.strategy == "exact" and not config.widens and only_latency
     for name in (name for name in config.processors if name not in used):
@@ -468,7 +468,7 @@ def unused_processors(choice: Choice, used: Sequence[str], best_ms: float) -> tu
 
 
 def _broken_rule(space: DesignSpace, processor: str) -> str:
-    """Return the rule that every branch on a processor breaks, in words."""
+    """Return a text on the rule that every branch on a processor breaks; empty if some branch meets all rules."""
     groups = [o for options in space.options for o in options if processor in o.processors and o.branched]
     if not groups:
         return "no segment can branch to it"
@@ -485,10 +485,10 @@ def _broken_rule(space: DesignSpace, processor: str) -> str:
 
 
 def choose(problem: PlanningProblem, *, explain: bool = True) -> Choice:
-    """Return the fastest design within the constraints, or the most accurate one where that is the objective.
+    """Return the best design within the constraints, by the request's objective.
 
-    Stages are merged as `stage_attempts` says; then the strategy asked for searches, and bounds on the whole design are kept. Where there
-    is no design, several searches look for the tightest rule if it is to be `explain`ed.
+    `stage_attempts` decides on merged stages. Then the requested strategy searches, and bounds on the whole design are applied. Without a
+    design, `explain` starts several searches for the tightest rule, which the error names.
     """
     config, costs, source, goal = problem.config, problem.costs, problem.accuracy_source, problem.goal
     parts = search_request(problem, explain=explain)
@@ -515,7 +515,7 @@ def choose(problem: PlanningProblem, *, explain: bool = True) -> Choice:
 
 
 def search_request(problem: PlanningProblem, *, explain: bool = True) -> list[SearchedSpace]:
-    """Return all designs of a request, as spaces of which each is searched by itself: its own first, then those that belong to it as well."""
+    """Return all designs of a request as separately searched spaces: the main space first, then spaces with fewer constraints or processors."""
     for name in problem.config.keep:
         if name not in (names := [stage.name for stage in problem.stages]):
             raise UnknownNameError.among("stage to keep", name, names)
@@ -530,9 +530,9 @@ def search_request(problem: PlanningProblem, *, explain: bool = True) -> list[Se
 
 
 def _search_spaces(problem: PlanningProblem, *, loss_known: bool) -> list[SearchedSpace]:
-    """Return the spaces of a request for all its processors, with the meeting points that designs must have, and the best of them.
+    """Return the searched spaces of a request for all its processors.
 
-    With `loss_known` the losses of merged stages are known, so that these need not be kept for the last.
+    With `loss_known` the losses of merged stages are known, so these need not be the last resort.
     """
     graph, config, source = problem.backbone, problem.config, problem.accuracy_source
     stretched = STRETCH in config.planned_kinds
@@ -545,15 +545,15 @@ def _search_spaces(problem: PlanningProblem, *, loss_known: bool) -> list[Search
     mixed = with_exact_kinds(graph, config, space, source.blocks if isinstance(source, Sensitivity) else ())
     result = [SearchedSpace(mixed, totals, _search(problem, mixed, totals))]
     if totals != problem.totals:
-        # where scaled copies need merged stages, they keep as many meeting points as they can have; a design without them loses no
-        # accuracy and needs no more than are asked for
+        # scaled copies of merged stages need the maximum number of meeting points; a design without scaled copies loses no
+        # accuracy and only needs the requested number
         unstretched = without_stretched(mixed)
         result.append(SearchedSpace(unstretched, problem.totals, search_best(unstretched, problem.totals, problem.goal)))
     return result
 
 
 def _stage_spaces(problem: PlanningProblem, *, loss_known: bool) -> Iterator[tuple[DesignSpace, Totals]]:
-    """Return the attempts in order: designs of stages, and limits."""
+    """Yield the spaces of stages to search, in order, each with its limits."""
     config = problem.config
     for merged, max_meetings in stage_attempts(config, loss_known=loss_known):
         space = problem.stage_space(merged=merged)
@@ -563,7 +563,7 @@ def _stage_spaces(problem: PlanningProblem, *, loss_known: bool) -> Iterator[tup
 
 
 def _search_fewer_processors(problem: PlanningProblem) -> list[SearchedSpace]:
-    """Return the designs on fewer of the processors, where a request for those would merge stages: a processor more must not make a design slower."""
+    """Return searched spaces on subsets of processors that need merged stages, so that an additional processor never makes a design slower."""
     config = problem.config
     merges = config.merge == "auto" and not config.meet and STRETCH in config.planned_kinds
     if not merges or config.strategy != "exact" or config.widens:
@@ -577,11 +577,11 @@ def _search_fewer_processors(problem: PlanningProblem) -> list[SearchedSpace]:
 
 
 def _search(problem: PlanningProblem, space: DesignSpace, totals: Totals) -> SearchResult | None:
-    """Return the best design of a space by the strategy asked for."""
+    """Return the best design of a space by the requested strategy; None if none exists."""
     config, name = problem.config, problem.backbone.name
     if not config.widens and config.strategy != GRID:
         return search_best(space, totals, problem.goal)
-    # these searches know no merging: they take the meeting points of the best design that does
+    # these searches cannot merge stages, so they use the segments of the exact search's best design
     incumbent, segments = search_exact(space, totals), space.segments
     if space.longest_span > 1:
         if incumbent is None:
@@ -617,7 +617,7 @@ def _infeasible_error(problem: PlanningProblem, space: DesignSpace) -> Infeasibl
 
 
 def _suggest_other_kinds(problem: PlanningProblem, error: InfeasibleError) -> InfeasibleError:
-    """Return a refusal whose hint names the other kinds of branches, exact or stretched, where those have a design for the same request."""
+    """Return the error, with a hint on the other kinds of branches, exact or stretched, if they have a design for the same request."""
     config = problem.config
     if config.planned_kinds == (STRETCH,):
         kinds, hint = {"lossless": True, "kinds": ()}, "or split the network as it is with `lossless`"

@@ -31,12 +31,12 @@ from stretch.planning.search.space import DesignSpace, Rules, Totals
 
 #: Largest width ratio of the sequential control: fewer, wider blocks.
 MAX_WIDTH_RATIO = 1.5
-#: Rescaling gains up to about a third, so a design that is slower by more than this cannot catch up.
+#: Maximum slowness of a processor to try: rescaling gains up to about a third, so a slower one cannot catch up.
 MAX_CATCH_UP = 1.35
 
 
 def variants(costs: Costs, processors: Sequence[str]) -> list[tuple[str, str]]:
-    """Return every core set of the allowed processors at every precision as wide as the narrowest planned: a control must not win by being less accurate."""
+    """Return all pairs of core set and precision for controls, at least as precise as the plan, so that no control wins by lower accuracy."""
     device = costs.predictor.device
     least = min(ITEM_BYTES[costs.precision[p]] for p in processors)
     of_family = [(device.processor(name).family, device.processor(variant)) for name in processors for variant in device.variants]
@@ -45,7 +45,7 @@ def variants(costs: Costs, processors: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def ranked_singles(graph: OpGraph, costs: Costs, processors: Sequence[str]) -> list[Estimate]:
-    """Return every way to run a network on one of the allowed processors, the fastest first."""
+    """Return the estimates of a network on each single processor (all `variants`), the fastest first."""
     return sorted((costs.predictor.predict(graph, name, at) for name, at in variants(costs, processors)), key=lambda single: single.ms)
 
 
@@ -54,16 +54,16 @@ class SequentialControl:
     """The sequential model scaled to the same multiply-accumulates."""
 
     design: BranchDesign  # One branch per segment, all on one processor; `scaled_graph` builds it.
-    single: Estimate  # Where it runs fastest.
+    single: Estimate  # Its fastest run.
     macs: int  # Its multiply-accumulates.
 
 
 def sequential_same_macs(
     graph: OpGraph, segments: Sequence[Segment], costs: Costs, singles: Sequence[Estimate], rules: Rules, totals: Totals
 ) -> SequentialControl | None:
-    """Return the fastest sequential model whose segments are rescaled under the same floors; rules on communication do not apply.
+    """Return the fastest sequential model with rescaled segments under the same floors; rules on communication do not apply.
 
-    Depths fall to the floor, widths range from it to `MAX_WIDTH_RATIO`. Dynamic programming over the width that arrives at each segment.
+    Depths range down to the floor, widths from the floor to `MAX_WIDTH_RATIO`. Dynamic programming over the input width of each segment.
     """
     near = [single for single in singles if single.ms <= MAX_CATCH_UP * singles[0].ms]
     each = [(costs.replace_precision(single.processor, single.precision), single) for single in near]
@@ -118,7 +118,7 @@ def _scale_to_macs(
 
 
 def _widths(segment: Segment, align: int, rules: Rules) -> list[int]:
-    """Return the up to 25 widths from the floor to `MAX_WIDTH_RATIO`, the original among them."""
+    """Return up to 25 widths from the floor to `MAX_WIDTH_RATIO`, the original included."""
     legal = [w for w in legal_widths(segment, align, ceiling=MAX_WIDTH_RATIO) if rules.offers(segment, "width", w)]
     if len(legal) <= 25:
         return legal
@@ -127,41 +127,41 @@ def _widths(segment: Segment, align: int, rules: Rules) -> list[int]:
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of the original a plan's branches and the shortened network keep, by one measure."""
+    """Shares of the original that a plan's branches and the shortened network keep, by one measure."""
 
-    #: ``measured`` or predicted by the ``sensitivity``: the share of images with the original's class;
-    #: ``error``: 1 less the measured error of outputs that are no classes;
-    #: ``blocks``: the share of the worth of its blocks, each worth what the original loses without it on images.
+    #: ``measured``, or predicted by the ``sensitivity``: the share of images with the original's class;
+    #: ``error``: 1 minus the measured error of outputs other than classes;
+    #: ``blocks``: the share of the worth of its blocks; a block is worth the original's loss without it on images.
     basis: Literal["measured", "error", "sensitivity", "blocks"]
-    branched: float  # Of the branches.
-    shortened: float  # Of the shortened network.
-    images: int | None = None  # That were compared; None where that is not known.
+    branched: float  # Share of the branched network.
+    shortened: float  # Share of the shortened network.
+    images: int | None = None  # Number of compared images; None if unknown.
 
 
 class Shortened(msgspec.Struct, frozen=True, kw_only=True):
-    """The original without its least important blocks on the best single processor, as fast as branches are, or as was asked for."""
+    """The original without its least important blocks on the best single processor, as fast as the branches or as requested."""
 
     processor: str  # Name of the processor.
-    precision: str  # At what precision.
-    ms: float  # Its time.
+    precision: str  # Its precision.
+    ms: float  # Predicted time.
     macs_ratio: float  # Multiply-accumulates over the original's.
-    dropped: dict[str, list[int]]  # Numbers of the blocks that it does without, by segment of the design.
-    blocks: int  # Blocks of the original.
-    kept: Kept | None  # How much it keeps, and the branches; None where nothing was measured, and blocks were taken evenly.
-    design: BranchDesign  # It, as a design file has it.
+    dropped: dict[str, list[int]]  # Numbers of the missing blocks, by segment of the design.
+    blocks: int  # Number of blocks of the original.
+    kept: Kept | None  # Shares that it and the branches keep; None without measured losses, where blocks are dropped evenly.
+    design: BranchDesign  # Content of its design file.
 
     @property
     def summary(self) -> str:
-        """The number of missing blocks and the processor that is then as fast, for a sentence."""
+        """Number of missing blocks and the processor that is then as fast, as part of a sentence."""
         missing = sum(map(len, self.dropped.values()))
         return f"without {missing} of {self.blocks} blocks the {self.processor} alone is as fast"
 
 
 def operator_split(graph: OpGraph, stages: Sequence[Segment], costs: Costs, processors: Sequence[str]) -> Timeline:
-    """Return each kernel-sized part on one processor, or its rows over several, so that all of them together are fastest; no rule binds it.
+    """Return the fastest run of the original with each kernel-sized part on one processor or its rows over several, without any rules.
 
-    CoDL computes some of every operator on each processor and meets behind it. As a design that is the original in its smallest parts:
-    between two tensors where everything meets and no kernel is under way. A residual block without such a tensor within is one part.
+    CoDL divides every operator among the processors, which meet after it. The equivalent design is the original in its smallest parts:
+    between two cut points that no kernel spans. A residual block without such a cut point inside is one part.
     """
     whole = DesignSpace.of(stages, processors, costs, Rules({}), kept=[stage.name for stage in stages])
     backbone = backbone_of(graph).graph
@@ -169,7 +169,7 @@ def operator_split(graph: OpGraph, stages: Sequence[Segment], costs: Costs, proc
     assert search_result is not None  # every part may stay whole
     design = BranchDesign(graph.name, costs.predictor.device.id, merge_neighbours(backbone, stages, search_result.segments(costs)))
     divided = timeline(graph, place_sides(graph, design, costs, processors), costs)
-    # one processor alone has its hand-over in place of the transfers that the search counts
+    # a single processor has its hand-over instead of the transfers in the search
     single = min((costs.predictor.predict(graph, name, costs.precision.get(name)) for name in processors), key=lambda single: single.ms)
     if single.ms >= divided.makespan_ms:
         return divided
@@ -178,9 +178,9 @@ def operator_split(graph: OpGraph, stages: Sequence[Segment], costs: Costs, proc
     return timeline(graph, BranchDesign(graph.name, costs.predictor.device.id, tuple(parts), sides=sides_on(graph, alone)), costs)
 
 
-# Where the parts other than the backbone run: each on the processor on which all of them together end first.
+# Placement of the sides, which minimises the makespan.
 
-#: Rounds in which each side is moved once, at most.
+#: Maximum rounds; each round tries to move every side once.
 SIDE_ROUNDS = 4
 
 
@@ -190,10 +190,10 @@ def sides_on(graph: OpGraph, processor: str) -> tuple[SideDesign, ...]:
 
 
 def place_sides(graph: OpGraph, design: BranchDesign, costs: Costs, processors: Sequence[str]) -> BranchDesign:
-    """Return a design whose sides run where the predicted makespan is shortest that single moves lead to.
+    """Return the design with sides placed for a short predicted makespan, by local search.
 
-    From all of them on each processor one side after the other, the largest first, goes where the run ends first, as long as
-    that makes it shorter.
+    The start has all sides on the best single processor. Then one side after the other, the largest first, moves to the processor with the
+    shortest makespan, as long as this improves it.
     """
     sides = backbone_of(graph).sides
     if not sides:
@@ -216,41 +216,41 @@ def place_sides(graph: OpGraph, design: BranchDesign, costs: Costs, processors: 
 
 
 class Predicted(compare.Certainty, frozen=True, kw_only=True):
-    """Times of a design and of its controls, ms, and how sure they are; a control that does not exist is None."""
+    """Times of a design and of its controls, ms, with their uncertainty; a missing control is None."""
 
-    makespan_ms: float  # Of the branched network.
-    best_single_ms: float  # Of the original on the best single processor.
+    makespan_ms: float  # Time of the branched network.
+    best_single_ms: float  # Time of the original on the best single processor.
     best_single_processor: str  # Name of that processor.
-    best_single_precision: str  # In which precision.
-    sequential_same_macs_ms: float | None  # Of the sequential model scaled to the same multiply-accumulates.
-    sequential_same_macs_processor: str | None  # Where.
+    best_single_precision: str  # Its precision.
+    sequential_same_macs_ms: float | None  # Time of the sequential model scaled to the same multiply-accumulates.
+    sequential_same_macs_processor: str | None  # Its processor.
     sequential_same_macs_ratio: float | None  # Its multiply-accumulates over the original's.
     shortened: Shortened | None  # The original without some blocks, as fast on one processor.
     speedup: float  # Best single processor over the makespan.
-    whole_graph_ms: float  # Of the branched network as one graph on one processor.
+    whole_graph_ms: float  # Time of the branched network as one graph on one processor.
     whole_graph_processor: str  # Name of that processor.
-    #: Of the original with every kernel-sized part on one processor or its rows over several, whichever is faster: the design
+    #: Time of the original with every kernel-sized part on one processor or its rows over several, whichever is faster: the design
     #: `operator_split_design`.
     operator_split_ms: float
-    ideal_split_ms: float  # Of the original divided without loss.
-    ideal_fraction: float  # Ideal split over the makespan.
-    efficiency: float  # Serial parts and slowest branches alone, over the makespan.
-    communication_ms: float  # Of transfers and joins.
-    optimal: bool | None  # Whether no design of the space is better in the objective; None where that was not asked.
+    ideal_split_ms: float  # Time of the original divided without loss.
+    ideal_fraction: float  # Time of the ideal split over the makespan.
+    efficiency: float  # Time of serial parts and slowest branches without contention, over the makespan.
+    communication_ms: float  # Time of transfers and joins.
+    optimal: bool | None  # Whether no design of the space is better in the objective; None without a search.
     gap: float | None  # How much better one might be, as a fraction; None where not known.
-    #: Controls that are compared and not recommended for their time: the shortened network, and with an exact design those that would have to be trained.
+    #: Controls that are compared but not recommended by time: the shortened network, and for an exact design controls that need training.
     reference: list[str] = msgspec.field(name="told")
-    #: The best single processor, where not even a division without loss would be faster, also at the ends of their intervals; None
-    #: elsewhere.
+    #: The best single processor if not even a division without loss would be faster, also at the ends of the intervals; None
+    #: otherwise.
     far_ahead: str | None
-    #: Factor by which all others would have to be faster for a division without loss, which meets once in the middle, to take no longer
-    #: than that processor computes alone; None if they are, or never would be.
+    #: Minimum factor by which all others must be faster so that a division without loss, with one meeting in the middle, takes no longer
+    #: than this processor alone; None if they already are, or never would be.
     crossover_divided: float | None
-    #: Energy of its processors while they compute, and while they wait or have no work where the profile states that power; None if it
-    #: states no power of one that computes.
+    #: Energy of its processors while they compute, and while they wait or have no work if the profile states this power; None if it
+    #: lacks the power of a processor that computes.
     energy_mj: float | None
-    best_single_energy_mj: float | None  # The same of the best single processor.
-    sequential_same_macs_energy_mj: float | None  # The same of the sequential network; None too where there is none.
+    best_single_energy_mj: float | None  # Energy of the best single processor.
+    sequential_same_macs_energy_mj: float | None  # Energy of the sequential model; also None without such a model.
     energy: tuple[EnergyPart, ...]  # Parts of `energy_mj`, by processor and state, with the source of each power.
     source: str = "predicted"  # Where the numbers come from.
 
@@ -259,19 +259,19 @@ class ObjectiveAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Objective of a design."""
 
     requested: str = msgspec.field(name="asked")  # As the request writes it.
-    value: float | None  # Of the design; None where the profile lacks a number that it needs, such as a power.
-    unit: str  # Of the value; empty for a mixture of several and for a share.
-    strategy: str  # How designs were searched.
+    value: float | None  # Value of the design; None if the profile lacks a necessary number, such as a power.
+    unit: str  # Unit of the value; empty for a weighted sum and for a share.
+    strategy: str  # Search strategy.
 
 
 class UnusedProcessor(msgspec.Struct, frozen=True, kw_only=True):
     """A processor that a design leaves without work."""
 
     processor: str  # Name of the processor.
-    ms: float | None  # The fastest design within the constraints that uses it, ms; None if there is none, or it was not searched for.
-    best_ms: float  # The design that was chosen, ms.
-    rule: str | None  # The rule that no branch on it meets, with the nearest any comes to it; None if some branch meets them all.
-    reason: str  # Why, for people.
+    ms: float | None  # Time of the fastest design within the constraints that uses it, ms; None if none exists or none was searched.
+    best_ms: float  # Time of the chosen design, ms.
+    rule: str | None  # Text on the rule that no branch on it meets, with the best value; None if some branch meets all rules.
+    reason: str  # Reason as a sentence.
 
 
 @dataclass(frozen=True)
@@ -279,22 +279,22 @@ class PlanResult:
     """A design with its prediction and its baselines; `to_json` has the keys of `stretch branch --json`."""
 
     graph: OpGraph  # The original network.
-    costs: Costs  # On the device, with the times that planning asked for.
+    costs: Costs  # Costs on the device, with cached times.
     config: PlanConfig  # The request, with defaults filled in.
     design: BranchDesign  # The design.
-    stages: tuple[Segment, ...]  # The network's segments between its own meeting points, or those asked for.
+    stages: tuple[Segment, ...]  # The network's segments between its default or requested meeting points.
     run: Timeline  # Its predicted timeline.
     best_single: Estimate  # The original on the best single processor.
-    sequential: SequentialControl | None  # The sequential model scaled to the same multiply-accumulates; None if there is none.
-    whole_graph: Estimate  # The branched net as one graph on the best single processor.
-    ideal_split_ms: float  # The original divided without loss.
-    optimal: bool | None  # Whether no design of the space is better in the objective; None for a design that was not searched for.
+    sequential: SequentialControl | None  # The sequential model scaled to the same multiply-accumulates; None without such a model.
+    whole_graph: Estimate  # The branched network as one graph on the best single processor.
+    ideal_split_ms: float  # Time of the original divided without loss.
+    optimal: bool | None  # Whether no design of the space is better in the objective; None without a search.
     gap: float | None  # How much better one might be, as a fraction; None where not known.
-    evaluated: int  # Options whose cost was computed.
+    evaluated: int  # Number of options whose cost was computed.
     space_log10: float | None  # Decimal logarithm of the number of designs.
-    accuracy: PredictedAccuracy | None = None  # Predicted accuracy with the facts of the predictor, where one was given.
-    shortened: Shortened | None = None  # The original without some blocks, as fast on one processor; None where there is none.
-    #: Processors of the request without work, and why; empty for a design that was not searched for.
+    accuracy: PredictedAccuracy | None = None  # Predicted accuracy; None without a predictor.
+    shortened: Shortened | None = None  # The original without some blocks, as fast on one processor; None without such a network.
+    #: Processors of the request without work, with the reasons; empty without a search.
     unused: tuple[UnusedProcessor, ...] = ()
     warnings: tuple[str, ...] = field(default=())  # Warnings for the user.
 
@@ -313,48 +313,48 @@ class PlanResult:
 
     @property
     def predictor(self) -> LatencyPredictor:
-        """The device's predictor."""
+        """Latency predictor of the device."""
         return self.costs.predictor
 
     @cached_property
     def operator_split(self) -> Timeline:
-        """The original with every kernel-sized part on one processor, or its rows over several; searched when it is asked for."""
+        """The original with every kernel-sized part on one processor, or its rows over several; searched at first access."""
         return operator_split(self.graph, self.stages, self.costs, self.config.processors)
 
     @property
     def device(self) -> DeviceProfile:
-        """The device's profile."""
+        """Profile of the device."""
         return self.predictor.device
 
     @property
     def macs_ratio(self) -> float:
-        """Multiply-accumulates over the original's, those that are repeated included."""
+        """Multiply-accumulates over the original's, including repeated ones."""
         return self.run.macs / self.graph.macs if self.graph.macs else 1.0
 
     def stages_of(self, segment: Segment) -> list[Segment]:
-        """Return the stages that lie in a segment; more than one where stages are merged."""
+        """Return the stages within a segment; more than one if stages are merged."""
         position = backbone_of(self.graph).graph.position
         inside = range(position[segment.start], position[segment.end] + 1)
         return [s for s in self.stages if position[s.start] in inside and position[s.end] in inside]
 
     @property
     def calibrated(self) -> bool:
-        """Whether the times of every processor that was planned with were fitted to measurements on the device."""
+        """Whether the times of every planned processor were fitted to measurements on the device."""
         return all(origin in MEASURED for origin in self.origins.values())
 
     @property
     def origins(self) -> dict[tuple[str, str], Origin]:
-        """Return the sources of the times of each processor and precision in the plan."""
+        """Sources of times, by processor and planned precision."""
         return {(name, at): origin_of(self.device.processor(name), at) for name, at in self.config.precision.items()}
 
     @property
     def exact(self) -> bool:
-        """Whether the design computes exactly what the original computes: no scaled branches, and no blocks or channels gone."""
+        """Whether the design computes exactly the original's output: no scaled branches, and no missing blocks or channels."""
         return all(row.kind != "stretch" for row in self.run.segments)
 
     @property
     def rounding(self) -> list[str]:
-        """Precisions that its processors are planned in and that round beyond fp32."""
+        """Planned precisions of its processors below fp32."""
         return sorted({self.config.precision.get(name, "fp32") for name in self.design.processors} - {"fp32"}, reverse=True)
 
     @property
@@ -364,32 +364,32 @@ class PlanResult:
 
     @property
     def fastest(self) -> str:
-        """Return the recommendation by time: ``branched``, the baseline that is predicted to be faster, or that the intervals do not decide.
+        """Recommendation by time: ``branched``, the baseline that is predicted to be faster, or `NO_CLEAR_WINNER`.
 
-        Where one processor is far ahead, branches that are neither faster nor slower are not worth their trouble.
+        If one processor is far ahead, branches that are too close to call are not worth their effort.
         """
         result = self.recommendation.recommended
         return f"single:{self.best_single.processor}" if result == compare.NO_CLEAR_WINNER and self.ahead.far else result
 
     @cached_property
     def recommended(self) -> str:
-        """Return the recommendation by time, or the shortened network where it keeps as much of the original as branches that no baseline beats."""
+        """Recommendation by time, or the shortened network if it keeps as much of the original as branches that no baseline beats."""
         shortened = self.shortened
         if shortened is None or shortened.kept is None or self.fastest not in (compare.BRANCHED, compare.NO_CLEAR_WINNER):
             return self.fastest
-        # of equals the one on one processor, which is less to build and to keep
+        # prefer one processor if both keep the same, because it is easier to build and maintain
         return f"shortened:{shortened.processor}" if shortened.kept.shortened >= shortened.kept.branched else self.fastest
 
     @cached_property
     def ahead(self) -> compare.Lead:
-        """How far the best single processor is ahead of the others."""
+        """Lead of the best single processor over the others."""
         best = self.best_single
         return compare.processor_lead(self.graph, self.predictor, self.config.precision, (best.processor, best.precision))
 
     @cached_property
     def recommendation(self) -> compare.Recommendation:
-        """Return the branched run with its baselines, and the intervals of their ratios."""
-        # An exact design needs no training, the sequential network of the same cost does: it is compared, not advised.
+        """Comparison of the branched run with its baselines, with the intervals of their ratios."""
+        # An exact design needs no training, but the sequential model does, so it is compared and not recommended.
         untrained = self.config.exact or (self.exact and self.design.n_meet > 0)
         controls, reference = dict(self._controls), ["sequential_same_macs"] if untrained else []
         if (shortened := self.shortened) is not None:
@@ -400,22 +400,22 @@ class PlanResult:
 
     @cached_property
     def certainty(self) -> compare.Certainty:
-        """How sure the prediction is, and what the recommendation hangs on."""
+        """Uncertainty of the prediction, and the numbers that the recommendation depends on."""
         single, split = f"single:{self.best_single.processor}", {"operator_split": self._uncertain_run(self.operator_split)}
         return compare.certainty(self.recommendation, self.predicted_run, self._controls, single, split)
 
     def at_links(self, factor: float) -> compare.LinkFigure:
-        """Return the design and the best single processor if every transfer took `factor` times its time in the profile."""
+        """Return the prediction if every transfer took `factor` times its time in the profile."""
         return compare.at_links(self.predicted_run, self._controls[f"single:{self.best_single.processor}"], lambda _: factor)
 
     @cached_property
     def objective(self) -> ObjectiveAnswer:
-        """Return the objective of the design, and its value."""
+        """Objective of the design, with its value."""
         goal = self.config.parsed_objective
         return ObjectiveAnswer(requested=goal.text, value=self._value(goal), unit=goal.unit, strategy=self.config.strategy)
 
     def _value(self, goal: Objective) -> float | None:
-        """Of the design in what was asked for; None where its profile states no power, or accuracy is in words of its own."""
+        """Return the value of the objective; None if the profile lacks a power or no accuracy is predicted."""
         if goal.text == ACCURACY and self.accuracy is not None:
             return self.accuracy.top1 if self.accuracy.agreement is None else self.accuracy.agreement
         energy = goal.weights.get("energy", 0.0)
@@ -425,7 +425,7 @@ class PlanResult:
 
     @cached_property
     def predicted_run(self) -> compare.PredictedRun:
-        """Return the timeline in parts that are uncertain."""
+        """The timeline with uncertain times."""
         return self._uncertain_run(self.run)
 
     def _uncertain_run(self, run: Timeline) -> compare.PredictedRun:
@@ -440,12 +440,12 @@ class PlanResult:
 
     @cached_property
     def shared(self) -> list[SharedWeight]:
-        """The weights that operators of the branched network share, as in the original."""
+        """Weights that operators of the branched network share, as in the original."""
         return remaining_shared_weights(self.graph, self.design)
 
     @property
     def sharing(self) -> list[str]:
-        """Return whether operators share weights, which it reports if the original's do."""
+        """Note on shared weights; empty if the original has none."""
         total, kept = (sum(weight.copies for weight in weights) for weights in (shared_weights([self.graph]), self.shared))
         if total > kept:
             what = f"each has a copy of its own in this design, {total - kept:,} numbers of its {self.run.params - kept:,}, which training may change"
@@ -455,12 +455,12 @@ class PlanResult:
 
     @property
     def energy_mj(self) -> float | None:
-        """Energy of the processors over the run, mJ; None if the profile states no power of one."""
+        """Energy of the processors over the run, mJ; None if the profile lacks a processor's power."""
         return run_mj(self.run, self.device)
 
     @cached_property
     def predicted(self) -> Predicted:
-        """The times of the design and of its controls."""
+        """Times of the design and of its controls."""
         run, single, sequential = self.run, self.best_single, self.sequential
         same_macs, ratio = (sequential.single, self._over_original(sequential.macs)) if sequential else (None, None)
         return Predicted(
@@ -484,22 +484,22 @@ class PlanResult:
 
     @cached_property
     def params(self) -> int:
-        """Learned numbers; those that operators share count once."""
+        """Number of parameters; shared ones count once."""
         return self.run.params - sum(weight.copies for weight in self.shared)
 
     @property
     def params_ratio(self) -> float | None:
-        """Learned numbers over the original's; None where that has none."""
+        """Parameters over the original's; None if the original has none."""
         original = self.graph.params - sum(weight.copies for weight in shared_weights([self.graph]))
         return self.params / original if original else None
 
     @property
     def repeated(self) -> float:
-        """Multiply-accumulates that bands of rows and branches of channels do twice, over the original's."""
+        """Multiply-accumulates that bands of rows and branches of channels repeat, over the original's."""
         return self._over_original(self.run.repeated_macs)
 
     def _over_original(self, macs: int) -> float:
-        """Return the multiply-accumulates over the original's; 0 where the original has none."""
+        """Return multiply-accumulates over the original's; the denominator is at least 1."""
         return macs / (self.graph.macs or 1)
 
     def to_json(self) -> dict[str, Any]:
@@ -509,16 +509,16 @@ class PlanResult:
                 "model": self.graph.name,
                 "device": self.device.id,
                 "calibrated": self.calibrated,
-                "macs": self.run.macs,  # multiply-accumulates, those that are repeated included
-                "params": self.params,  # learned numbers
-                "exact": self.exact,  # in fp32; `rounding` has the planned precisions that round beyond it
+                "macs": self.run.macs,  # multiply-accumulates, including repeated ones
+                "params": self.params,  # number of parameters
+                "exact": self.exact,  # in fp32; `rounding` lists planned precisions below it
                 "rounding": self.rounding,
-                "halo": self._over_original(self.run.halo_macs),  # computed twice by bands of rows
-                "halo_ms": self.run.halo_ms,  # summed over processors
-                "repeated": self.repeated,  # by bands of rows and by branches of channels
+                "halo": self._over_original(self.run.halo_macs),  # MACs that bands of rows repeat, over the original's
+                "halo_ms": self.run.halo_ms,  # time of these MACs, summed over processors
+                "repeated": self.repeated,  # MACs that bands of rows and branches of channels repeat, over the original's
                 "macs_ratio": self.macs_ratio,
                 "params_ratio": self.params_ratio,
-                "n_meet": self.design.n_meet,  # meeting points
+                "n_meet": self.design.n_meet,  # number of meeting points
                 "segments": [self._segment(row) for row in self.run.segments],
                 "sides": [_side(row) for row in self.run.sides],
                 "design": self.design,
@@ -526,12 +526,12 @@ class PlanResult:
                 "objective": self.objective,
                 "accuracy": self.accuracy,
                 "recommended": self.recommended,
-                "comparisons": self.recommendation.rivals,  # each control, with the interval of their ratio
+                "comparisons": self.recommendation.rivals,  # each control, with the interval of its ratio
                 "unused": self.unused,
                 "sequential_design": self.sequential.design if self.sequential else None,
                 "operator_split_design": self.operator_split.design,
-                "evaluated": self.evaluated,  # options whose cost was computed
-                "space_log10": self.space_log10,  # of the number of designs
+                "evaluated": self.evaluated,  # number of options whose cost was computed
+                "space_log10": self.space_log10,  # decimal logarithm of the number of designs
                 "precision": self.config.precision,
                 "warnings": self.warnings,
             }
@@ -545,7 +545,7 @@ class PlanResult:
             "end": segment.end,
             "stages": [stage.name for stage in self.stages_of(segment)],
             "shape": row.shape,
-            "depth": segment.depth,  # of the original, as `width` and `macs`
+            "depth": segment.depth,  # `depth`, `width` and `macs` are the original segment's
             "width": segment.width,
             "macs": macs,
             "kind": row.kind,
@@ -575,7 +575,7 @@ def _side(row: SideTime) -> dict[str, Any]:
 
 
 def control_fields(single: Estimate | None, same_macs: Estimate | None, same_macs_ratio: float | None) -> dict[str, Any]:
-    """Return the answer's fields for the best single processor and the sequential network of the same multiply-accumulates, where they exist."""
+    """Return the answer's fields for the best single processor and the sequential model with the same multiply-accumulates; None for missing ones."""
     return {
         "best_single_ms": single.ms if single else None,
         "best_single_processor": single.processor if single else None,
@@ -589,7 +589,7 @@ def control_fields(single: Estimate | None, same_macs: Estimate | None, same_mac
 def run_fields(
     device: DeviceProfile, makespan_ms: float, busy: Mapping[str, float], single: Estimate | None, same_macs: Estimate | None
 ) -> dict[str, Any]:
-    """Return the answer's fields for the makespan, the speed-up and the energy of a run that occupies processors as `busy` says, ms."""
+    """Return the answer's fields for makespan, speed-up and energy of a run; `busy` is the compute time by processor, ms."""
     model = EnergyModel(device)
     alone = [model.plan_mj({e.processor: e.ms}, e.ms) if e else None for e in (single, same_macs)]
     return {

@@ -1,8 +1,8 @@
-"""Predicted accuracy of a design, whatever it is predicted from.
+"""Predicted accuracy of a design, from any source.
 
-A source gives every way to run a segment a loss. Losses add up over the segments of a design, as latency does; what they say of a whole
-design, in top-1 or in agreement with the original, is the source's task: `AccuracyPredictor`, fitted by `stretch.train.rank` to subnets of
-a trained supernet, or `Sensitivity`, fitted by `stretch.evaluation.sensitivity` to what the original itself loses on images.
+A source assigns a loss to every option of a segment. Losses add up over the segments of a design, as latency does. The source converts
+their sum to top-1 or to agreement with the original: `AccuracyPredictor`, fitted by `stretch.train.rank` to subnets of
+a trained supernet, or `Sensitivity`, fitted by `stretch.evaluation.sensitivity` to measured losses of the original on images.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,9 +21,9 @@ from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.scale import design_segments, scaled_branches
 from stretch.planning.network.segments import Segment
 
-# Features of accuracy predictors for a segment that was changed: numbers that are zero for the original.
+# Features of changed segments for accuracy predictors; all are zero for the original segment.
 
-#: Each from the branches' depth ratios and width ratios, (branches, n), and the segment's multiply-accumulates over the original's, (n,).
+#: Each is a function of the branches' depth and width ratios, (branches, n), and the segment's multiply-accumulates over the original's, (n,).
 SEGMENT_FEATURES: dict[str, Callable[[Floats, Floats, Floats], Floats]] = {
     "log_macs": lambda depths, widths, macs: np.log(macs),
     "log_mean_width": lambda depths, widths, macs: np.log(widths).mean(0),
@@ -37,7 +37,7 @@ SEGMENT_FEATURES: dict[str, Callable[[Floats, Floats, Floats], Floats]] = {
 
 
 def features(depths: Floats, widths: Floats, macs: Floats, names: Sequence[str]) -> Floats:
-    """Return the features of one segment: depth and width ratios, (branches, n), and multiply-accumulates over the original segment's, (n,)."""
+    """Return the features of a segment, (n, names), from depth and width ratios, (branches, n), and multiply-accumulates over the original's, (n,)."""
     return np.stack([SEGMENT_FEATURES[name](depths, widths, macs) for name in names], axis=1)
 
 
@@ -53,7 +53,7 @@ def option_features(options: SegmentOptions, names: Sequence[str]) -> Floats:
 
 
 def changed_segments(graph: OpGraph, design: BranchDesign, names: Sequence[str]) -> list[tuple[Segment, Floats]]:
-    """Return every segment of a design that is not the original's, neither whole at full size nor exact parts of it, with its features."""
+    """Return every segment of a design that does not compute the original's output (neither unchanged nor exactly divided), with its features."""
     result = []
     for part, segment, scaled in zip(design.segments, design_segments(graph, design), scaled_branches(graph, design), strict=True):
         join = join_of(part.join)
@@ -68,52 +68,52 @@ def changed_segments(graph: OpGraph, design: BranchDesign, names: Sequence[str])
 
 
 SCHEMA = 1
-#: Features of `AccuracyPredictor` for a branched segment, each zero for the original; depth enters through the multiply-accumulates.
+#: Features of `AccuracyPredictor` for a branched segment, zero for the original; depth only counts through the multiply-accumulates.
 FEATURES = ("log_macs", "log_mean_width", "log_widest")
 
 
 class PredictedAccuracy(msgspec.Struct, frozen=True, kw_only=True):
     """Predicted accuracy of a design, with the facts of its predictor."""
 
-    top1: float | None = None  # Top-1 accuracy; None where agreement is predicted.
-    agreement: float | None = None  # Share of images with the same best class as the original; None where top-1 is predicted.
-    low: float | None = None  # Lower end of the 95 % interval; None where that is not known.
+    top1: float | None = None  # Top-1 accuracy; None if agreement is predicted.
+    agreement: float | None = None  # Share of images with the same best class as the original; None if top-1 is predicted.
+    low: float | None = None  # Lower end of the 95 % interval; None if unknown.
     high: float | None = None  # Upper end.
-    #: Of predicted with measured numbers of networks that the predictor was not fitted to; None for too few.
+    #: Rank correlation of predicted with measured values for networks outside the fit; None for too few.
     rank_correlation: float | None = None
-    p_value: float | None = None  # How likely so large a correlation is by chance; None where that is not known.
-    rmse: float | None = None  # Error of the predictor; None where that is not known.
-    basis: Literal["supernet", "sensitivity"]  # ``supernet`` for subnets of one, ``sensitivity`` for segments replaced one by one.
-    images: int | None = None  # Images that the predictor's numbers were measured on; None where that is not known.
+    p_value: float | None = None  # Probability of at least this correlation by chance; None if unknown.
+    rmse: float | None = None  # Root mean square error of the predictor; None if unknown.
+    basis: Literal["supernet", "sensitivity"]  # Fitted to subnets of a ``supernet``, or to segments replaced one by one (``sensitivity``).
+    images: int | None = None  # Number of images behind the predictor; None if unknown.
     source: str = "predicted"  # Always ``predicted``.
 
 
 class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A fitted predictor."""
+    """A fitted predictor of top-1 accuracy."""
 
     model: str  # Name of the network.
     base: float  # Accuracy of a design whose features are all zero.
-    #: Per segment, one weight for each of `FEATURES`.
+    #: One weight for each of `FEATURES`, by segment.
     weights: dict[str, Annotated[tuple[float, ...], msgspec.Meta(min_length=len(FEATURES), max_length=len(FEATURES))]]
-    designs: int  # How many designs it was fitted to.
-    rank_correlation: float  # Spearman's, between measured accuracies and those predicted for each design from all others.
-    p_value: float  # Of that correlation.
-    rmse: float  # Of the same predictions.
+    designs: int  # Number of designs in the fit.
+    rank_correlation: float  # Spearman's, between measured accuracies and leave-one-out predictions.
+    p_value: float  # P-value of this correlation.
+    rmse: float  # Root mean square error of these predictions.
     schema: int = SCHEMA  # Of the file.
 
     option: ClassVar[str] = "min_accuracy"  # The planner's option that bounds its prediction.
-    merges: ClassVar[bool] = False  # Whether it knows what merged stages lose: designs of a supernet share its stages.
+    merges: ClassVar[bool] = False  # Whether it predicts the loss of merged stages, which designs of a supernet do not have.
 
     def value(self, loss: float) -> float:
-        """Top-1 of a design of such a loss."""
+        """Return the top-1 accuracy of a design with this loss."""
         return self.base - loss
 
     def max_loss(self, value: float) -> float:
-        """Return the largest loss at which a design has such a top-1."""
+        """Return the maximum loss at which a design reaches this top-1 accuracy."""
         return self.base - value
 
     def prediction(self, loss: float) -> PredictedAccuracy:
-        """Top-1 of a design of such a loss as plain data."""
+        """Return the prediction for a design with this loss as a record."""
         return PredictedAccuracy(
             top1=self.value(loss), rank_correlation=self.rank_correlation, p_value=self.p_value, rmse=self.rmse, basis="supernet"
         )
@@ -123,7 +123,7 @@ class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         return -sum(float(np.dot(self._model_of(name), row)) for name, row in segment_features(graph, design).items())
 
     def losses(self, options: SegmentOptions) -> Floats:
-        """Return the accuracy that each option costs; zero for a segment that stays whole or is split exactly."""
+        """Return the loss of each option; zero for a segment that stays whole or is divided exactly."""
         if not options.branched or options.exact:
             return np.zeros(len(options.macs))
         result: Floats = -option_features(options, FEATURES) @ self._model_of(options.segment.name)
@@ -137,19 +137,19 @@ class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
 
 def segment_features(graph: OpGraph, design: BranchDesign) -> dict[str, Floats]:
-    """Return the features of every branched segment of a design, by name."""
+    """Return the features of every stretched segment of a design, by name."""
     branched = {part.name for part in design.segments if not part.whole and not join_of(part.join).exact}
     return {segment.name: row for segment, row in changed_segments(graph, design, FEATURES) if segment.name in branched}
 
 
-# Measured sensitivity: how much of a network's answers is lost where one of its segments is replaced, as a predictor of whole designs.
+# Measured sensitivity: the loss of agreement if one segment of a network is replaced, as a predictor for whole designs.
 #
-# Each way to run a segment has a *loss*. Losses add up over the segments of a design, and one curve makes of their sum the agreement with
-# the original. Agreement itself does not add up, nor does the error of the scores where it is large. The quantity that multiplies nearly
-# is the share of the original's scores that is kept, one less the squared error; the loss is its negative logarithm.
+# Each option of a segment has a *loss*. Losses add up over the segments of a design, and a curve converts their sum to the agreement with
+# the original. Agreement does not add up, nor does the error of the scores if it is large. But the share of the original's scores that
+# is kept, one minus the squared error, nearly multiplies; the loss is its negative logarithm.
 #
-# A segment is measured alone, in the original. In a design all that is behind it is calibrated too and makes up for some of its error, so
-# its loss counts the less the more stages follow.
+# A segment is measured alone, in the original. In a design, all later segments are calibrated too and compensate for some of its error, so
+# its loss counts less if more stages follow.
 
 #: Features that a segment's loss depends on, in addition to the segment's identity.
 SEEN_FEATURES = ("log_macs", "log_mean_width", "log_widest", "log_mean_depth", "log_deepest", "log_largest", "log_branches")
@@ -162,17 +162,17 @@ _Row = Annotated[tuple[_Number, ...], msgspec.Meta(min_length=len(SEEN_FEATURES)
 
 
 class ChangedSegment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A segment that took the place of the original's."""
+    """A segment that replaced the original's."""
 
-    stages: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=1000)]  # Stages of the network that it consists of, in order.
-    features: _Row  # Features for the predictor, one number for each of `SEEN_FEATURES`.
+    stages: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=1000)]  # Names of its stages, in order.
+    features: _Row  # One number for each of `SEEN_FEATURES`.
 
 
 class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A network with some of its segments changed, compared with the original on images held back."""
 
-    segments: Annotated[tuple[ChangedSegment, ...], msgspec.Meta(min_length=1, max_length=1000)]  # Those that were changed.
-    error: Annotated[float, msgspec.Meta(ge=0, le=1e30)]  # Squared error of the outputs over the original's square.
+    segments: Annotated[tuple[ChangedSegment, ...], msgspec.Meta(min_length=1, max_length=1000)]  # Changed segments.
+    error: Annotated[float, msgspec.Meta(ge=0, le=1e30)]  # Squared error of the outputs over the squared outputs of the original.
     agreement: _Share  # Share of the images with the same best class.
 
 
@@ -182,58 +182,58 @@ class MeasuredOn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     weights: str  # SHA-256 of the network's weights.
     images: Annotated[int, msgspec.Meta(ge=1)]  # Images that segments were calibrated on.
     held_back: Annotated[int, msgspec.Meta(ge=1)]  # Images that networks were compared on.
-    pictures: str  # SHA-256 of all images as the network reads them.
-    device: str  # Profile whose options were tried.
+    pictures: str  # SHA-256 of all images after preprocessing.
+    device: str  # Profile that the tried options were planned for.
     processors: tuple[str, ...]  # Its processors that branches used.
-    version: str  # Of nn-stretch.
-    date: str  # When, ISO 8601.
-    seconds: Annotated[float, msgspec.Meta(ge=0)]  # How long measuring took.
-    complete: bool  # Whether the time was enough for all that was to be measured.
+    version: str  # Version of nn-stretch.
+    date: str  # Date of the measurement, ISO 8601.
+    seconds: Annotated[float, msgspec.Meta(ge=0)]  # Duration of the measurement.
+    complete: bool  # Whether the time budget sufficed for all planned measurements.
 
 
 class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A stage of the network."""
 
     name: str  # Its name.
-    start: str  # Tensor that it reads.
-    end: str  # Tensor that it writes.
-    loss: _Number | None  # Contribution to the logarithm of a segment's loss; None for one that was part of no measurement.
+    start: str  # Name of its input tensor.
+    end: str  # Name of its output tensor.
+    loss: _Number | None  # Contribution to the logarithm of a segment's loss; None for a stage without measurements.
 
 
 class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A predictor of agreement, fitted to what was measured of one network.
+    """A predictor of agreement, fitted to measurements of one network.
 
-    The logarithm of a segment's loss is `base`, the mean of its stages' parts, `length` times the
-    logarithm of their number, its own part where it was measured, and `weights` times its features.
-    The logit of agreement is `curve[0]` less `curve[1]` times the logarithm of all losses together.
+    The logarithm of a segment's loss is the sum of `base`, the mean of its stages' contributions, `length` times the
+    logarithm of their number, its own contribution if it was measured, and `weights` times its features.
+    The logit of agreement is `curve[0]` minus `curve[1]` times the logarithm of the sum of all losses.
     """
 
     model: str  # Name of the network.
-    join: JoinKind  # How the branches met.
+    join: JoinKind  # Join of the measured branches.
     stages: Annotated[tuple[Stage, ...], msgspec.Meta(min_length=1, max_length=1000)]  # The network's stages, in order.
-    base: _Number  # Of the logarithm of every loss.
-    length: _Number  # For the logarithm of the number of stages.
-    measured: dict[str, _Number] = msgspec.field(name="own")  # Of single segments, by the names of their stages joined by a space.
-    weights: _Row  # For each of `SEEN_FEATURES`.
-    range: tuple[_Number, _Number]  # Lowest and highest logarithm of a loss that was measured, widened; predictions stay within it.
-    #: Reduction of the logarithm of a segment's loss in a design, times the share of stages behind it.
+    base: _Number  # Constant in the logarithm of every loss.
+    length: _Number  # Coefficient of the logarithm of the number of stages.
+    measured: dict[str, _Number] = msgspec.field(name="own")  # Contribution of each measured segment, by its stages' names.
+    weights: _Row  # Coefficient of each of `SEEN_FEATURES`.
+    range: tuple[_Number, _Number]  # Lowest and highest logarithm of a measured loss, widened; predictions are clipped to it.
+    #: Reduction of the logarithm of a segment's loss in a design, per share of stages after it.
     recovery: Annotated[float, msgspec.Meta(ge=0, le=100)]
     curve: tuple[_Number, Annotated[float, msgspec.Meta(gt=0, le=1e6)]]  # From the logarithm of the loss to the logit of agreement.
-    #: Standard deviation of the logit around the curve, of networks left out of the fit.
+    #: Standard deviation of the logit around the curve, for networks left out of the fit.
     spread: Annotated[float, msgspec.Meta(ge=0, le=1e6)]
-    #: Spearman's, between measured agreement and that predicted for networks left out; None for too few.
+    #: Spearman's rank correlation of measured with predicted agreement for networks left out of the fit; None for too few.
     rank_correlation: Annotated[float, msgspec.Meta(ge=-1, le=1)] | None
-    blocks: dict[str, _Number] = {}  # Loss that a design gains without single blocks, by the tensors that they write.
+    blocks: dict[str, _Number] = {}  # Additional loss of a design without a single block, by the block's output tensor.
     alone: tuple[Measured, ...]  # Networks with one segment changed, and calibrated alone.
     designs: tuple[Measured, ...]  # Networks with a whole design, calibrated as designs are.
     on: MeasuredOn  # Subject and images of the measurement.
-    kind: Literal["sensitivity"] = "sensitivity"  # Of the file.
+    kind: Literal["sensitivity"] = "sensitivity"  # Kind of the file.
     schema: int = SCHEMA  # Of the file.
     option: ClassVar[str] = "min_agreement"
     merges: ClassVar[bool] = True
 
     def stages_of(self, start: str, end: str) -> tuple[str, ...] | None:
-        """Return the stages between two tensors; None where these are not ends of stages."""
+        """Return the names of the stages between two tensors; None if these are not ends of stages."""
         first = next((i for i, stage in enumerate(self.stages) if stage.start == start), None)
         last = next((i for i, stage in enumerate(self.stages) if stage.end == end), None)
         if first is None or last is None or last < first:
@@ -241,7 +241,7 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return tuple(stage.name for stage in self.stages[first : last + 1])
 
     def loss_of(self, stages: tuple[str, ...], rows: Floats) -> Floats:
-        """Return the losses of options of the segment that some stages make, each alone in the original."""
+        """Return the losses of options of the segment of some stages, each as the only change to the original; `rows` are features."""
         known = {stage.name: stage.loss for stage in self.stages}
         parts = [part for name in stages if (part := known[name]) is not None]
         of_stages = float(np.mean(parts)) if parts else 0.0
@@ -251,12 +251,12 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return losses
 
     def counts(self, stages: tuple[str, ...]) -> float:
-        """Return the share of its single loss that a segment has in a design, where later segments make up for the rest."""
+        """Return the share of a segment's loss that counts in a design, where later segments compensate for the remainder."""
         last = next(i for i, stage in enumerate(self.stages) if stage.name == stages[-1])
         return float(np.exp(-self.recovery * (len(self.stages) - 1 - last) / len(self.stages)))
 
     def losses(self, options: SegmentOptions) -> Floats:
-        """Return the loss that each option adds to a design; zero for a segment that stays whole or is split exactly."""
+        """Return the loss that each option adds to a design; zero for a segment that stays whole or is divided exactly."""
         if options.exact or not options.branched:
             dropped = () if options.exact else options.candidates[0][0].dropped
             return np.full(len(options.macs), self._loss_without(options.segment, dropped))
@@ -278,15 +278,15 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return sum(self.counts(stages) * float(self.loss_of(stages, row[None])[0]) for stages, row in changed) + sum(without.values())
 
     def _loss_without(self, segment: Segment, blocks: Sequence[int]) -> float:
-        """Return the loss that a design gains without some blocks of a segment; for one that was not measured, the largest of all."""
+        """Return the additional loss of a design without some blocks of a segment; unmeasured blocks count with the largest loss."""
         return sum(self.blocks.get(segment.blocks[n].end, float(np.exp(self.range[1]))) for n in blocks)
 
     def value(self, loss: float) -> float:
-        """Return the agreement of a design of such a loss; 1 where nothing is lost."""
+        """Return the agreement of a design with this loss; 1 without loss."""
         return 1.0 if loss <= 0 else float(1 / (1 + np.exp(-self._logit(loss))))
 
     def max_loss(self, value: float) -> float:
-        """Return the largest loss at which a design agrees so often; below zero where none does."""
+        """Return the maximum loss at which a design reaches this agreement."""
         if value >= 1:
             return 0.0
         if value <= 0:
@@ -294,7 +294,7 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return float(np.exp((self.curve[0] - np.log(value / (1 - value))) / self.curve[1]))
 
     def prediction(self, loss: float) -> PredictedAccuracy:
-        """Return the agreement of a design of such a loss as plain data, with its 95 % interval; certain where nothing is lost."""
+        """Return the prediction for a design with this loss as a record, with its 95 % interval; without loss both ends are 1."""
         half = 0.0 if loss <= 0 else NORMAL_QUANTILE_95 * self.spread
         low, high = (float(1 / (1 + np.exp(-(self._logit(loss) + side)))) if loss > 0 else 1.0 for side in (-half, half))
         rank, images = self.rank_correlation, self.on.held_back
@@ -319,26 +319,26 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return stages
 
 
-#: Source of a design's accuracy without building it.
+#: Predictor of a design's accuracy.
 AccuracySource = AccuracyPredictor | Sensitivity
 
 # Files of accuracy predictors, of either kind.
 
-#: Larger files are not ours.
+#: Maximum size of a predictor file, bytes.
 MAX_BYTES = 1 << 22
 
 _HINT = "give the accuracy.json that `stretch export --rank` or the sensitivity.json that `stretch search --images` wrote"
 
 
 class _Kind(msgspec.Struct):
-    """Statements of every file about itself."""
+    """Header of every predictor file."""
 
     kind: str = "supernet"
     schema: int = 1
 
 
 def save_accuracy(path: Path, predictor: AccuracySource) -> None:
-    """Write a predictor as JSON, whole or not at all."""
+    """Write a predictor as JSON, atomically."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -347,7 +347,7 @@ def save_accuracy(path: Path, predictor: AccuracySource) -> None:
 
 
 def load_accuracy(path: Path, model: str) -> AccuracySource:
-    """Read a predictor."""
+    """Read the accuracy predictor of a model; refuse malformed files and predictors for other models."""
     content = read_bytes(path, "accuracy predictor", MAX_BYTES, _HINT)
     try:
         kind = msgspec.json.decode(content, type=_Kind)

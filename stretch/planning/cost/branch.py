@@ -1,6 +1,6 @@
-"""Cost of one branch of one segment: multiply-accumulates, time, parameters, memory; and options of a segment, as arrays of such costs.
+"""Cost of a branch of a segment (multiply-accumulates, time, parameters, memory), and options of a segment as arrays of such costs.
 
-A branch at full depth is built once per width; shallower ones leave out the kernels of dropped units, which share none.
+A branch at full depth is built once per width. Shallower branches drop the kernels of dropped units, which share no kernel.
 """
 
 from collections import Counter
@@ -27,60 +27,60 @@ from stretch.planning.design.division import Share
 from stretch.planning.design.scale import entry_ops, kept_units, missing_blocks, narrowed_op, partitions, scale_branch
 from stretch.planning.network.segments import EntryKind, Segment, memoised, rewrite_segment
 
-# The kernels of branches at full depth, put together from those of their blocks.
+# Kernels of branches at full depth, assembled from the kernels of their blocks.
 #
-# A branch of twenty blocks at each of twenty widths takes longer to build and fuse than all else that a search does. Blocks that are
-# built alike, with as many channels kept of each group, launch the same kernels, so each is built once. Where that is not so for the
+# Building and fusing a branch of twenty blocks at each of twenty widths takes longer than the remaining search. Blocks of equal
+# structure, with equal numbers of kept channels per group, launch the same kernels, so each is built once. If this does not hold for the
 # original segment, a branch is built in one piece.
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-#: In place of the number of a block: operators outside of all blocks.
+#: Block number of operators outside of all blocks.
 NO_BLOCK = -1
 
 
 @dataclass(frozen=True, eq=False)
 class BuiltBranch:
-    """Operators of a branch as they are launched."""
+    """Kernels of a branch, or of a piece of it."""
 
-    kernels: tuple[Kernel, ...]  # Called as the operators that they are parts of; where blocks are alike, as those of one of them.
+    kernels: tuple[Kernel, ...]  # Kernels, named after their operators; blocks of equal structure share the names of one of them.
     params: int  # Learned numbers.
-    rewrites: tuple[str, ...] = ()  # Exact rewrites that were done.
+    rewrites: tuple[str, ...] = ()  # Applied exact rewrites.
 
 
 @dataclass(frozen=True, eq=False)
 class FullDepth:
-    """A branch at full depth: what each block launches, by its number."""
+    """A branch at full depth, as the kernels of each block."""
 
-    blocks: tuple[tuple[int, BuiltBranch], ...]  # Blocks and the operators outside of them, in order.
-    rewrites: tuple[str, ...]  # Exact rewrites that were done.
-    named: int  # How many of them, from the first on, have kernels that are called as their own operators.
+    blocks: tuple[tuple[int, BuiltBranch], ...]  # Block numbers with kernels, in order; operators outside of blocks have `NO_BLOCK`.
+    rewrites: tuple[str, ...]  # Applied exact rewrites.
+    named: int  # Number of leading `blocks` whose kernels are named after their own operators.
 
     def readers(self, names: Collection[str]) -> list[Kernel]:
-        """Return the kernels of operators that read what arrives."""
+        """Return the kernels of these operators, the readers of the segment's input."""
         return [kernel for _, built in self.blocks[: self.named] for kernel in built.kernels if kernel.name in names]
 
 
 @dataclass(frozen=True)
 class _BlockPiece:
-    """A block of a segment, or the operators behind the last one."""
+    """A block of a segment, or the operators after the last block."""
 
-    block: int  # Its number.
-    start: str  # Tensor it reads.
+    block: int  # Its number, or `NO_BLOCK`.
+    start: str  # Name of its input tensor.
     ops: tuple[Op, ...]  # Its operators.
-    groups: tuple[int, ...]  # Channel groups of its input and of its operators, in the order in which they come.
+    groups: tuple[int, ...]  # Channel groups of its input and of its operators, in order of first occurrence.
     fingerprint: str  # Equal for pieces of the same structure: kinds, attributes, edges and groups.
 
 
 def _kernel_keys(kernels: Sequence[Kernel]) -> list[tuple[object, ...]]:
-    """Return a key that is equal for the same kernels in any order."""
+    """Return a key of some kernels that does not depend on their order."""
     return sorted((kernel.name, repr(kernel.cost), kernel.macs, kernel.elsewhere) for kernel in kernels)
 
 
 def _pieces(segment: Segment) -> list[_BlockPiece]:
-    """Return the blocks of a segment and the operators after the last one; none where an operator reads past their ends."""
+    """Return the blocks of a segment and the operators after the last block; empty if an operator reads from another block."""
     names = [op.name for op in segment.graph.ops if op.kind != "input"]
     parts = [(i, block.start, block.ops) for i, block in enumerate(segment.blocks)]
     rest = tuple(names[sum(len(ops) for _, _, ops in parts) :])
@@ -104,36 +104,36 @@ def _pieces(segment: Segment) -> list[_BlockPiece]:
 
 
 class BranchCost(NamedTuple):
-    """A branch without its part of the join."""
+    """Cost of a branch without its part of the join."""
 
-    processor: str  # Where it runs.
-    depth: int  # Blocks kept; 0 where a segment is divided exactly, which keeps all.
-    width: int  # Channels of its backbone, likewise.
-    entry: EntryKind  # How it begins.
+    processor: str  # Name of its processor.
+    depth: int  # Number of kept blocks; 0 for an exactly divided segment, which keeps all.
+    width: int  # Channels of its backbone; 0 for an exactly divided segment.
+    entry: EntryKind  # Its entry.
     macs: int  # Multiply-accumulates.
     params: int  # Learned numbers.
-    ms: float  # Time alone on its processor, without communication.
-    arithmetic_ms: float  # The part of it that other branches change as they change multiplying.
-    memory_ms: float  # The part that they change as they change moving memory.
-    #: Most activation bytes that one of its kernels reads and writes (where other channels arrive than in the original, at least that
-    #: many).
+    ms: float  # Compute time alone on its processor.
+    arithmetic_ms: float  # Arithmetic-bound part of `ms`, which other branches slow by the arithmetic factor.
+    memory_ms: float  # Memory-bound part of `ms`, which other branches slow by the memory factor.
+    #: Maximum activation bytes that one of its kernels reads and writes (a lower bound if the number of input channels differs from the
+    #: original's).
     peak_bytes: int
-    share: Share | None = None  # Its part of a segment that is divided exactly; None for other segments.
-    reads: int = 0  # Of a part of the original segment, elements that it reads.
-    writes: int = 0  # Of such a part, elements that it writes.
-    #: Additional time of a band where it has to cut its input out of the whole tensor; nothing on a processor that never has to.
+    share: Share | None = None  # Its share of an exactly divided segment; None for other segments.
+    reads: int = 0  # Number of elements that a share reads; 0 for other branches.
+    writes: int = 0  # Number of elements that a share writes; 0 for other branches.
+    #: Additional time of a band that must copy its input out of the whole tensor; zero on processors that need no copy.
     cut: KernelsTime = KernelsTime(0.0, 0.0, 0.0)
-    rewrites: tuple[str, ...] = ()  # Operators that have others in their place.
-    dropped: tuple[int, ...] = ()  # Numbers of the blocks that it does without, where these are not left to its depth.
+    rewrites: tuple[str, ...] = ()  # Applied rewrites.
+    dropped: tuple[int, ...] = ()  # Numbers of its missing blocks; empty if its depth determines them.
 
     @property
     def time(self) -> KernelsTime:
-        """The branch's computation."""
+        """Compute time of the branch."""
         return KernelsTime(self.ms, self.arithmetic_ms, self.memory_ms)
 
 
 class _Sums(NamedTuple):
-    """Time of the kernels of one block of a branch, or the addition for other arriving channels."""
+    """Sums over the kernels of a block of a branch, or their change for another number of input channels."""
 
     macs: int
     params: int
@@ -151,10 +151,10 @@ class Costs:
     ) -> None:
         self.predictor = predictor
         self.precision = dict(precision)
-        #: Processor that waits for branches and joins them; it is there even where no branch uses it.
+        #: Processor that waits for branches and joins them; it exists even if no branch uses it.
         self.host = host_among(self.precision) or HOST
         self.rewrites = rewrites
-        #: Cache of built branches, which depend on no device beyond its backends.
+        #: Cache of built branches, which only depend on the backends of a device.
         self._built: dict[Any, Any] = {}
         self._prepared: set[tuple[Segment, str, int, int]] = set()
 
@@ -165,30 +165,30 @@ class Costs:
         return self.rebuild(self.predictor, {**self.precision, processor: precision}, self.rewrites)
 
     def rebuild(self, predictor: LatencyPredictor, precision: Mapping[str, str], rewrites: Mapping[str, tuple[str, ...]]) -> "Costs":
-        """Return costs on another device or in other precisions; the caches are shared, because they depend on backends alone."""
+        """Return costs on another device or in other precisions; the caches are shared, because they only depend on backends."""
         costs = Costs(predictor, precision, rewrites)
         costs._built = self._built
         return costs
 
     def cache_of(self, name: str) -> dict[Any, Any]:
-        """Return a cache shared by costs; its content depends on nothing of a device but its backends."""
+        """Return a named cache that related costs share; its content must only depend on the backends of a device."""
         cache: dict[Any, Any] = self._built.setdefault(name, {})
         return cache
 
     def rewritten(self, segment: Segment, processor: str) -> Segment:
-        """Return a segment with the rewrites of a processor, cached."""
+        """Return a segment with the inexact rewrites of a processor applied."""
         return rewrite_segment(segment, self.rewrites.get(processor, ()))
 
     def handover(self, processor: str, graph: OpGraph | None = None) -> Handover:
-        """Return the time of an inference on a processor in addition to its kernels, at the planned precision; on the host it is the same for all networks."""
+        """Return the constant time per inference on a processor, at the planned precision; on the host it is the same for all networks."""
         return self.predictor.handover(processor, self.precision.get(processor), *(io_elements(graph) if graph else ()))
 
     def align(self, processor: str) -> int:
-        """Return the channels that widths on this processor are multiples of."""
+        """Return the number of channels that widths on this processor are multiples of."""
         return self.predictor.device.processor(processor).width_slice
 
     def prepare(self, segment: Segment, processor: str, widths: Sequence[int], channels: Iterable[int]) -> None:
-        """Time the kernels of many branches together, which takes little longer than those of one."""
+        """Time the kernels of many branches together, which takes little longer than for one branch."""
         usual = segment.in_width
         kernels: dict[object, Sequence[Kernel]] = {}
         new = {(segment, processor, width, count) for width in widths for count in (usual, *channels)} - self._prepared
@@ -206,7 +206,7 @@ class Costs:
     def branch(
         self, segment: Segment, processor: str, depth: int, width: int, in_channels: int | None = None, dropped: tuple[int, ...] = ()
     ) -> BranchCost:
-        """Return the cost of a branch before its join; `in_channels` are those that arrive, the original's if None."""
+        """Return the cost of a branch without its join; `in_channels` are the input channels, the original's if None."""
         channels = segment.in_width if in_channels is None else in_channels
         if channels != segment.in_width and segment.rewires:
             base, change = self.branch(segment, processor, depth, width, None, dropped), self._change(segment, processor, width, channels)
@@ -223,7 +223,7 @@ class Costs:
 
     @memoised
     def _sums(self, whole: FullDepth, processor: str) -> list[tuple[int, _Sums]]:
-        """Return the time of the kernels of each block of a branch, and of those outside of blocks, by the block's number."""
+        """Return the sums over the kernels of each block of a branch, and of operators outside of blocks, by block number."""
         return [(block, self._block(built, processor)) for block, built in whole.blocks]
 
     @memoised
@@ -236,13 +236,13 @@ class Costs:
         return self.branch(segment, processor, segment.depth, segment.width)
 
     def slowing(self, processor: str, others: Iterable[str]) -> SlowdownFactors:
-        """Return the factors on a branch's times in the search, which takes other branches to compute all the time, and to make nothing faster."""
+        """Return the slowdown factors of a branch for the search, which assumes that the others compute all the time and speed up nothing."""
         return worst_slowdown(self.predictor.device, processor, others)
 
     def join_convs(
         self, segment: Segment, processor: str, ends: Sequence[tuple[int, int]], slowing: SlowdownFactors
     ) -> list[tuple[int, float, int]]:
-        """Return MACs, ms while other branches compute, and parameters of 1×1 convolutions that end branches."""
+        """Return MACs, ms while other branches compute, and parameters of the 1×1 convolutions that end branches of widths (in, out)."""
         shape = segment.graph.by_name[segment.end].shape
         positions = pixels(shape)
         costs = (KernelCost("conv1x1", w, out, 1, 1, positions, positions * w, positions * out, w * out + out) for w, out in ends)
@@ -258,22 +258,22 @@ class Costs:
         return self.predictor.join_ms(kind, with_width(shape, channels), branches, self.host, self.precision.get(self.host))
 
     def transfer(self, source: str, target: str, elements: Any) -> Any:
-        """Return the time to move a tensor between two processors, ms; of many tensors an array, or 0 where nothing moves."""
+        """Return the transfer time of a tensor between two processors, ms; an array for many tensors, 0 without a transfer."""
         return sum(self.moves(source, target, elements).values())
 
     def moves(self, source: str, target: str, elements: Any) -> dict[str, Any]:
-        """Return the same by link, named after its processor that is not the CPU: a number, or of many tensors an array."""
+        """Return the transfer times by link, ms; a link is named after its processor other than the CPU. Values are numbers or arrays."""
         device = self.predictor.device
         far = target if device.processor(target).family != "cpu" else source
         precision = device.processor(far).check_precision(self.precision.get(far))
         return self.predictor.links.parts(source, target, elements, precision)
 
     def kernels_time(self, kernels: Sequence[Kernel], processor: str) -> KernelsTime:
-        """Return the time of kernels one after the other, at the planned precision."""
+        """Return the total time of kernels in sequence, at the planned precision."""
         return self.predictor.kernels_time(kernels, processor, self.precision.get(processor))
 
     def each_kernels_time(self, kernels: Sequence[Kernel], processor: str) -> list[KernelsTime]:
-        """Return the time of each of the kernels, at the planned precision."""
+        """Return the time of each kernel, at the planned precision."""
         return self.predictor.kernels_times(kernels, processor, self.precision.get(processor))
 
     def group_times(self, launched: Mapping[str, Sequence[Kernel]], groups: Iterable[Iterable[str]]) -> Floats:
@@ -287,7 +287,7 @@ class Costs:
         return times
 
     def peak_bytes(self, kernels: Iterable[Kernel], processor: str) -> int:
-        """Return the most bytes that one of the kernels reads and writes at the processor's precision."""
+        """Return the maximum bytes that one of the kernels reads and writes, at the processor's precision."""
         item = ITEM_BYTES[self.predictor.device.processor(processor).check_precision(self.precision.get(processor))]
         return max([kernel.cost.reads + kernel.cost.writes for kernel in kernels], default=0) * item
 
@@ -308,7 +308,7 @@ class Costs:
         blocks = []
         for number, piece in enumerate(pieces):
             units = tuple([kept[group] for group in piece.groups])
-            # the input of the first one may have other channels, and an entry; its kernels are looked for by name
+            # the first piece may have another number of input channels and an entry; `readers` finds its kernels by name
             first_key = (scale.entry, in_channels, piece.start) if number == 0 else ()
             key = backend, names, piece.fingerprint, units, first_key
             if key not in self._built:
@@ -319,7 +319,7 @@ class Costs:
         return whole
 
     def _undivided_depth(self, segment: Segment, scale: BranchScale, in_channels: int, names: tuple[str, ...]) -> FullDepth:
-        """Return a branch that is built in one piece, its kernels by block."""
+        """Return a branch at full depth that is built in one piece, with its kernels by block."""
         design = SegmentDesign(segment.name, segment.start, segment.end, (scale,), "concat")
         graph = scale_branch(segment, design, 0, in_channels).graph
         blocks = {name: i for i, block in enumerate(segment.blocks) for name in block.ops}
@@ -335,13 +335,13 @@ class Costs:
         return FullDepth(built, applied, len(order))
 
     def _launch(self, graph: OpGraph, processor: str, names: Sequence[str]) -> tuple[list[Kernel], tuple[str, ...]]:
-        """Return the kernels of a graph, and the exact rewrites that were done."""
+        """Return the kernels of a graph, and the applied exact rewrites."""
         return self.predictor.kernels(graph, processor, names), apply_exact_rewrites(graph, names)[1]
 
     def _build(
         self, segment: Segment, piece: _BlockPiece, scale: BranchScale, kept: Mapping[int, int], arriving: int | None, names: Sequence[str]
     ) -> BuiltBranch:
-        """Return a piece of a branch by itself; `arriving` are the channels of its input, if it is the first."""
+        """Return the kernels of a separate piece of a branch; `arriving` are the input channels of the first piece, else None."""
         channels, source = segment.channels, segment.graph
         widths = {name: channels.channels(name, kept) for name in (piece.start, *(op.name for op in piece.ops))}
         shape = source.by_name[piece.start].shape
@@ -358,7 +358,7 @@ class Costs:
         return BuiltBranch(tuple(kernels), sum(graph.op_facts(op).params for op in graph.ops), done)
 
     def _divided(self, segment: Segment, scale: BranchScale, backend: tuple[object, ...], names: tuple[str, ...]) -> list[_BlockPiece]:
-        """Return the blocks of a segment; none where they launch other kernels by themselves than in the segment."""
+        """Return the pieces of a segment; empty if they launch other kernels separately than in the whole segment."""
         key = segment, backend, names
         if key not in self._built:
             pieces = _pieces(segment)
@@ -374,7 +374,7 @@ class Costs:
 
     @memoised
     def _change(self, segment: Segment, processor: str, width: int, channels: int) -> _Sums:
-        """Return the addition to a branch for other arriving channels."""
+        """Return the change of a branch's sums for another number of input channels."""
         before = self._full_depth(segment, processor, width, segment.in_width, "none").readers(segment.graph.consumers[segment.start])
         after = [_rewired(kernel, segment, channels) for kernel in before]
         weights = [new.cost.weights - old.cost.weights for old, new in zip(before, after, strict=True)]
@@ -384,7 +384,7 @@ class Costs:
 
 
 def _rewired(kernel: Kernel, segment: Segment, channels: int) -> Kernel:
-    """Return a kernel that reads the input of a segment, if that has other channels."""
+    """Return a kernel that reads a segment's input, changed for another number of input channels."""
     cost, more = kernel.cost, channels - segment.in_width
     pixels = prod(segment.graph.input.shape) // segment.in_width
     weights = cost.weights + cost.taps * cost.out_channels * more
@@ -394,33 +394,33 @@ def _rewired(kernel: Kernel, segment: Segment, channels: int) -> Kernel:
 
 @dataclass(frozen=True, eq=False)
 class SegmentOptions:
-    """Ways to run one segment on one subset of the processors.
+    """Options to run one segment on one subset of the processors.
 
-    Arrays have one entry per combination of the branches' candidates, in the order of `numpy.ravel_multi_index` over `candidates`; of a
-    segment that is divided exactly, one per place where it is divided: the candidates of that number together.
+    Arrays have one entry per combination of the branches' candidates, in the order of `numpy.ravel_multi_index` over `candidates`. For an
+    exactly divided segment they have one entry per split, which combines the candidates with this index.
     """
 
     segment: Segment  # The original segment.
-    join: JoinKind  # How branches meet; ``none`` for one branch.
-    candidates: tuple[tuple[BranchCost, ...], ...]  # Per branch, its possible scales.
+    join: JoinKind  # Join of the branches; ``none`` for one branch.
+    candidates: tuple[tuple[BranchCost, ...], ...]  # Costs of each branch's possible scales.
     macs: Ints  # Multiply-accumulates, joins included.
-    params: Ints  # Learned numbers.
-    ms: Floats  # Time per processor that holds the tensor at the start (rows).
-    exchange_ms: Floats  # Communication per holder, as `ms`.
-    slowest_ms: Floats  # Computation of the slowest branch, contention included.
-    fastest_ms: Floats  # Computation of the fastest branch, contention included.
+    params: Ints  # Parameters, joins included.
+    ms: Floats  # Time, ms (holders of the input × combinations).
+    exchange_ms: Floats  # Communication time, ms (holders of the input × combinations).
+    slowest_ms: Floats  # Compute time of the slowest branch, contention included.
+    fastest_ms: Floats  # Compute time of the fastest branch, contention included.
     peak_bytes: Ints  # Activation bytes alive at one time.
-    #: Whether every rule is met, in the same shape as `ms` once they are applied (`stretch.planning.search.space.DesignSpace.checked`).
+    #: Whether every rule is met, in the shape of `ms` after `stretch.planning.search.space.DesignSpace.apply_rules`.
     allowed: Mask = field(default_factory=lambda: np.ones((1, 1), bool))
-    span: int = 1  # Segments of the space that it takes the place of; more than 1 where stages are merged.
-    alone_ms: float | None = None  # The original segment on the fastest processor, ms, where that is known.
-    tail: Segment | None = None  # Operators after the join on the host, as a segment of their own, counted in the arrays; None for none.
-    #: How long each processor computes, contention included, ms by name: arrays that broadcast to `ms`. Worked out when asked for, since
-    #: most searches never do.
+    span: int = 1  # Number of the space's segments that it covers; more than 1 for merged stages.
+    alone_ms: float | None = None  # Time of the original segment on the fastest processor, ms; None if not yet computed.
+    tail: Segment | None = None  # Segment of operators after the join, on the host, included in the arrays; None without such operators.
+    #: Returns the compute time of each processor, contention included, ms by name, as arrays that broadcast to `ms`. A function, because
+    #: most searches do not need it.
     busy: Callable[[], Mapping[str, Floats]] = dict
-    #: Of scaled copies whose combinations are not all there, the place of each in that order; None where they are.
+    #: Index of each entry among all combinations of scaled copies, if only some are built; None if all are.
     numbers: Ints | None = None
-    division: str = ""  # Word of the way in which the segment is divided exactly (`stretch.planning.design.division`); empty for none.
+    division: str = ""  # Name of the exact division (`stretch.planning.design.division`); empty without one.
 
     @property
     def processors(self) -> tuple[str, ...]:
@@ -434,20 +434,20 @@ class SegmentOptions:
 
     @property
     def exact(self) -> bool:
-        """Whether branches together compute exactly what the original segment does."""
+        """Whether the branches together compute exactly the original segment's output."""
         return bool(self.division)
 
     @property
     def same(self) -> bool:
-        """Whether it computes what the original segment does: exactly divided, or undivided with all of its blocks."""
+        """Whether it computes the original segment's output: exactly divided, or undivided with all blocks."""
         return self.exact or not (self.branched or self.candidates[0][0].dropped)
 
     def processors_used(self, host: str) -> set[str]:
-        """Return the processors that compute something: those of the branches, and the host where it computes the tail."""
+        """Return the processors that compute something: the branches' processors, and the host if there is a tail."""
         return {*self.processors, *((host,) if self.tail is not None else ())}
 
     def holder(self, host: str) -> str:
-        """Return the processor that holds the output: the host where branches meet, else that of the last branch."""
+        """Return the processor that holds the output: the host if branches meet, else the last branch's processor."""
         return host if join_of(self.join).meets is not None and self.branched else self.processors[-1]
 
     def branches_of(self, index: int) -> list[BranchCost]:
@@ -457,13 +457,13 @@ class SegmentOptions:
         return [c[i] for c, i in zip(self.candidates, self.scales_of(np.array([index]))[:, 0].tolist(), strict=True)]
 
     def scales_of(self, indices: Ints | None = None) -> Ints:
-        """Of some combinations of scaled copies, or all, the number of each branch's candidate (branches × combinations)."""
+        """Return the index of each branch's candidate (branches × combinations) for some combinations of scaled copies, or all."""
         every = np.arange(len(self.macs)) if indices is None else indices
         numbers = every if self.numbers is None else self.numbers[every]
         return np.array(np.unravel_index(numbers, [len(c) for c in self.candidates]), np.int64)
 
     def designs(self, index: int, costs: Costs) -> tuple[SegmentDesign, ...]:
-        """Return the design of one combination, and that of the tail."""
+        """Return the design of one combination, and the design of the tail if there is one."""
         if self.tail is None:
             return (self.design(index, costs),)
         alone = BranchScale(costs.host, self.tail.depth, self.tail.width, align=costs.align(costs.host))

@@ -1,10 +1,10 @@
-"""Which of two predicted runs is faster, and how sure that is.
+"""Comparison of two predicted runs: which one is faster, with the probability.
 
-Two runs on one device are predicted from the same numbers (kernels, links, contention), and errors of one number hit every
-run alike: where the GPU's convolutions are slower than predicted, they are slower in the branched run and in its controls. So a
-run keeps, for each number, the ms that are proportional to it, and a comparison draws all numbers at once: the deciding number is in
-how many draws the one is faster. Times of a processor that was fitted, or that are those of its relatives, err together, by the
-interval of the fit; else each kind of kernel errs for itself, by the uncertainty that the profile states.
+Two runs on one device are predicted from the same numbers (kernels, links, contention), and an error of a number affects every
+run equally: if the GPU's convolutions are slower than predicted, they are slower in the branched run and in its controls. So a
+run keeps, for each number, the ms that are proportional to it, and a comparison draws all numbers at once. The result is the share of
+draws in which one run is faster. Times of a processor that were fitted, or estimated from similar chips, err together, by the
+interval of the fit; else each kind of kernel errs independently, by the uncertainty in the profile.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -29,31 +29,31 @@ from scheduler.simulate.schedule import execution_order, longest_path
 from stretch.planning.cost.branch import Floats
 from stretch.planning.cost.makespan import Step
 
-#: Relative difference of two times of one design.
+#: Relative rounding difference between two times of one design.
 _TOLERANCE = 1e-9
-#: Draws of a comparison; a probability of 0.7 is then known to within 0.02.
+#: Number of draws of a comparison; a probability of 0.7 is then accurate to 0.02.
 DRAWS = 2000
-#: Intervals hold 90 %; that is 1.645 standard deviations up and down.
+#: Half-width of a 90 % interval in standard deviations.
 _DEVIATIONS = 1.645
-#: How the name of a link's number begins.
+#: Prefix of the name of a link's number.
 LINK = "the link to"
-#: Numbers that depend on each other, and their names.
+#: Names of groups of related numbers.
 LINKS, CONTENTION = "all links", "contention"
-#: Factors on a link's stated time where its profile has no interval: public runs of one chip with several runtimes differ so.
+#: Factors on a link's stated time if its profile has no interval: the spread between public runs of one chip with several runtimes.
 LINK_SPREAD = (0.5, 2.0)
-#: Times as fast as every control that branches must be predicted to be: one processor is less to build and to keep.
+#: Minimum predicted speed-up over every control to recommend branches, because a single processor is easier to build and maintain.
 MIN_GAIN = 1.03
-#: How likely branches must fall short of that for a control to be recommended.
+#: Minimum probability that branches miss this gain, to recommend a control.
 MIN_CONFIDENCE = 0.7
-#: Factors on times that vary together, for the recommendation under them.
+#: Factors on a group of related times, to see whether the recommendation changes.
 FACTORS = (0.5, 2.0)
-#: No processor of a device is faster by more than this factor.
+#: Maximum factor to try for a faster processor.
 MAX_SPEED_FACTOR = 64.0
-#: Halvings of the interval, as a ratio, in which the crossover lies: six digits.
+#: Bisections of the crossover's interval, in ratios; the result has six digits.
 _HALVINGS = 22
 
 BRANCHED, NO_CLEAR_WINNER = "branched", "no clear winner"
-#: Display names of baselines, and of a recommendation that names none.
+#: Display names of baselines, and of a recommendation without a baseline.
 BASELINES = {
     NO_CLEAR_WINNER: "too close to call",
     "single": "original, {} only",
@@ -65,22 +65,22 @@ BASELINES = {
 
 
 class UncertainFactor(NamedTuple):
-    """A number and the 90 % interval of the factor that it may be off by."""
+    """A predicted number and the 90 % interval of the factor between its true and its predicted value."""
 
-    what: str  # In words, such as ``conv kernels on gpu``.
+    what: str  # Name of the number, such as ``conv kernels on gpu``.
     low: float  # Lower end.
     high: float  # Upper end.
-    group: str = ""  # Numbers that it is usually wrong with together, such as ``times on gpu``.
+    group: str = ""  # Group of numbers with related errors, such as ``times on gpu``.
 
 
-#: Factors by number: one for each draw, or plain numbers.
+#: Factors by number: an array with one factor per draw, or a float.
 Factors = Mapping[UncertainFactor, Any]
 
 
 def link(processor: str, device: DeviceProfile) -> UncertainFactor:
-    """Return the link between the host and a processor, with the interval that its profile states.
+    """Return the factor of the link between the host and a processor, with the interval from its profile.
 
-    Where the constant of a measured inference replaces a transfer, which is part of it, the transfer is between both.
+    A measured constant per inference may replace a transfer and include it; then the interval covers both.
     """
     stated = device.links[processor]
     low, high = stated.spread.value if stated.spread else LINK_SPREAD
@@ -95,9 +95,9 @@ def computing_factor_name(processor: str) -> str:
 
 
 def kernel_times(estimate: Estimate, device: DeviceProfile) -> dict[UncertainFactor, float]:
-    """Return the computation of an estimate by the numbers it is proportional to, ms."""
+    """Return the compute time of an estimate, ms by the number that each part is proportional to."""
     family = estimate.processor.partition("[")[0]
-    if not estimate.computing_ms:  # such as a part that launches no kernel: nothing takes time that could be off
+    if not estimate.computing_ms:  # a part that launches no kernel has no uncertain time
         return {}
     if estimate.origin != "roofline":
         spread = estimate.low_ms / estimate.ms, estimate.high_ms / estimate.ms
@@ -111,13 +111,13 @@ def kernel_times(estimate: Estimate, device: DeviceProfile) -> dict[UncertainFac
 
 
 def _times(processor: str, precision: str, spread: tuple[float, float]) -> UncertainFactor:
-    """Return all times of a processor in a precision."""
+    """Return the factor of all times of a processor in a precision."""
     low, high = (round(end, 9) for end in spread)
     return UncertainFactor(f"times of {processor} in {precision}", low, high, computing_factor_name(processor))
 
 
 def handover_times(handover: Handover, device: DeviceProfile) -> dict[UncertainFactor, float]:
-    """Return the time of an inference in addition to its kernels, by the number it is proportional to, ms."""
+    """Return the time of an inference in addition to its kernels, ms by the number that it is proportional to."""
     if not handover.ms:
         return {}
     if handover.measured:
@@ -126,12 +126,12 @@ def handover_times(handover: Handover, device: DeviceProfile) -> dict[UncertainF
 
 
 def _ms(parts: Mapping[UncertainFactor, float], factors: Factors) -> Any:
-    """Return the time of all parts if their numbers are off by these factors; a number that has none is as predicted."""
+    """Return the time of all parts with these factors on their numbers, ms; numbers without a factor are as predicted."""
     return sum((part * factors.get(key, 1.0) for key, part in parts.items()), 0.0)
 
 
 def draw_factors(unknowns: Iterable[UncertainFactor], draws: int = DRAWS) -> dict[UncertainFactor, Floats]:
-    """Draw independent factors for each number, log-normal with its interval; other numbers do not change its draws."""
+    """Draw independent log-normal factors for each number from its interval; the draws do not depend on other numbers."""
     return {unknown: _draw_factor(unknown, draws) for unknown in set(unknowns)}
 
 
@@ -143,7 +143,7 @@ def _draw_factor(unknown: UncertainFactor, draws: int) -> Floats:
 
 
 def fraction_true(draws: NDArray[np.bool_]) -> float:
-    """Return the probability of what some draws show, as Laplace estimates it: no number of draws makes anything certain."""
+    """Return Laplace's estimate of the probability of an event from boolean draws, which is never 0 or 1."""
     return float((np.sum(draws) + 1) / (draws.size + 2))
 
 
@@ -154,7 +154,7 @@ def interval(times: Floats) -> tuple[float, float]:
 
 
 def baseline(name: str) -> str:
-    """Return how a reader knows a baseline: internal ids are for JSON."""
+    """Return the display name of a baseline's internal id."""
     kind, _, where = name.partition(":")
     return BASELINES.get(kind, name).format(where)
 
@@ -163,10 +163,10 @@ def baseline(name: str) -> str:
 class UncertainStep:
     """One step of a predicted run."""
 
-    parts: Mapping[UncertainFactor, float]  # Its time, ms by the number that each part is proportional to.
+    parts: Mapping[UncertainFactor, float]  # Its transfer times, ms by the number that each part is proportional to.
     waits: tuple[int, ...] = ()  # Numbers of the steps that end before it starts.
-    fixed_ms: float = 0.0  # Its other time, which counts as known.
-    #: Its computing, contention included, in the same way; of `contended` the share that others slow or speed by a number.
+    fixed_ms: float = 0.0  # Its remaining time, without uncertainty.
+    #: Its compute time, contention included, ms by number; `contended` has the share of it that contention with others changes, by number.
     computing: Mapping[UncertainFactor, float] = field(default_factory=dict)
     contended: Mapping[UncertainFactor, float] = field(default_factory=dict)
 
@@ -174,7 +174,7 @@ class UncertainStep:
     def of(
         cls, estimate: Estimate, device: DeviceProfile, links: Mapping[str, float], computing_ms: float, together: Mapping[str, float] = {}
     ) -> "UncertainStep":
-        """Return a branch whose estimated computation takes `computing_ms` while others compute, `together` with each other kind of processor."""
+        """Return the step of a branch that computes for `computing_ms`, contention included; `together` has the ms in parallel with each other kind of processor."""
         moving = {link(processor, device): ms for processor, ms in links.items()}
         alone, kind = kernel_times(estimate, device), kind_of(estimate.processor)
         if not alone:
@@ -190,7 +190,7 @@ class UncertainStep:
 
     @property
     def takes_time(self) -> bool:
-        """Whether it is more than a step of the schedule."""
+        """Whether it takes time, unlike an empty step of the schedule."""
         return bool(self.fixed_ms or any((*self.parts.values(), *self.computing.values())))
 
     def ms(self, factors: Factors) -> Any:
@@ -201,10 +201,10 @@ class UncertainStep:
 
 @dataclass(frozen=True)
 class PredictedRun:
-    """A run as steps that run side by side or wait for each other, in the order that its schedule gave them."""
+    """A run as steps that run side by side or wait for each other, in the order of its schedule."""
 
     steps: Sequence[UncertainStep]  # Branches, joins and sides.
-    #: Time after the steps, such as the transfer of the result, ms by the number it is proportional to.
+    #: Time after the steps, such as the transfer of the result, ms by the number that it is proportional to.
     parts: Mapping[UncertainFactor, float] = field(default_factory=dict)
 
     def ms(self, factors: Factors | None = None) -> float:
@@ -212,7 +212,7 @@ class PredictedRun:
         return float(self._ms(factors or {}))
 
     def drawn_ms(self, factors: Mapping[UncertainFactor, Floats]) -> Floats:
-        """Return the run's time in each draw."""
+        """Return the run's time in each draw, ms."""
         return np.broadcast_to(np.asarray(self._ms(factors), dtype=np.float64), (len(next(iter(factors.values()), np.ones(1))),))
 
     def _ms(self, factors: Factors) -> Floats | float:
@@ -222,7 +222,7 @@ class PredictedRun:
 
     @property
     def overlaps(self) -> bool:
-        """Whether two branches compute at the same time somewhere: both take time, and neither waits for the other, directly or not."""
+        """Whether any two steps can run at the same time: both take time, and neither waits for the other, directly or indirectly."""
         behind = [frozenset[int]()] * len(self.steps)
         for number in execution_order(tuple(step.waits for step in self.steps)):
             waits = self.steps[number].waits
@@ -232,18 +232,18 @@ class PredictedRun:
 
     @property
     def unknowns(self) -> set[UncertainFactor]:
-        """Return the values that its time depends on."""
+        """The uncertain numbers that its time depends on."""
         return {*self.parts, *(key for step in self.steps for numbers in (step.parts, step.computing, step.contended) for key in numbers)}
 
 
 def uncertain_run(
     steps: Sequence[Step], device: DeviceProfile, output: Mapping[str, float] = {}, handover: Handover | None = None
 ) -> PredictedRun:
-    """Return the steps of a timeline, each time by the number it is proportional to; the time of a join counts as known.
+    """Return the run of a timeline's steps with uncertain times; the time of a join has no uncertainty.
 
     Args:
-        output: Transfer of the result, ms by far end.
-        handover: Time of the inference in addition.
+        output: Transfer times of the result, ms by processor at the far end of the link.
+        handover: Constant time per inference.
     """
     uncertain = []
     for step in steps:
@@ -258,82 +258,82 @@ def uncertain_run(
 
 
 def single_run(estimate: Estimate, device: DeviceProfile) -> PredictedRun:
-    """Return a whole network on one processor."""
+    """Return the run of a whole network on one processor."""
     return PredictedRun([UncertainStep(kernel_times(estimate, device))], handover_times(estimate.handover, device))
 
 
 class LinkFigure(msgspec.Struct, frozen=True, kw_only=True):
-    """A design if every link of the device took another time than stated: at the lower ends of all, as stated, or at the upper ends."""
+    """Prediction of a design with every link at the lower end of its interval, as stated, or at the upper end."""
 
-    factor: float  # On the time of a transfer; of several links the one that is furthest from 1.
+    factor: float  # Factor on transfer times; for several links, the factor furthest from 1.
     makespan_ms: float  # Of the branched run.
-    speedup: float | None  # Over the best single processor, whose transfers change alike; None if that was not compared.
+    speedup: float | None  # Speed-up over the best single processor with the same factors; None if it was not compared.
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """Return a design with one group of related numbers scaled."""
+    """Prediction of a design with one group of related numbers scaled."""
 
-    numbers: str  # Which: ``times on gpu``, ``all links`` or ``contention``.
-    factor: float  # On all of them; of contention, at the ends of its intervals, the one that is furthest from 1.
+    numbers: str  # Name of the group: ``times on gpu``, ``all links`` or ``contention``.
+    factor: float  # Factor on all numbers; for contention, at the ends of its intervals, the factor furthest from 1.
     makespan_ms: float  # Of the branched run.
-    speedup: float | None  # Over the fastest control that may be recommended, whose numbers change alike; None if there is none.
-    recommended: str  # Recommendation then.
+    speedup: float | None  # Speed-up over the fastest control that may be recommended, with the same factors; None without a control.
+    recommended: str  # Recommendation with the scaled numbers.
 
 
 class Certainty(Answer, frozen=True, kw_only=True):
-    """How sure a prediction is, and which numbers decide its recommendation; the fields are keys of `predicted` in the command line's JSON."""
+    """Uncertainty of a prediction, and the numbers that decide its recommendation; the fields are keys of `predicted` in the command line's JSON."""
 
-    expected_ms: float  # The mean of the branched run's time over what its numbers may be.
+    expected_ms: float  # Mean time of the branched run over all draws.
     makespan_low_ms: float  # Lower end of the 90 % interval around the branched run's time.
     makespan_high_ms: float  # Upper end.
-    #: Probability that the branched run is faster: than each baseline by its name without the processor, and than ``all``.
+    #: Probability that the branched run is faster than each baseline, by its name without the processor, and than ``all`` of them.
     probability_faster: dict[str, float]
-    #: The number of the profile that decides most between the run and its nearest baseline; None if nothing is uncertain.
+    #: The profile's number with most influence on the comparison with the closest baseline; None if nothing is uncertain.
     measure_next: str | None
-    links: tuple[LinkFigure, ...]  # The design at the lower ends of the links' intervals, as stated, and at the upper ends.
-    changes: tuple[Change, ...]  # The design with each group of numbers halved and doubled, contention at its ends.
-    #: Factor by which all processors but the best single one would have to be faster for the same branches to take no longer than that one
-    #: alone; None if they do already, never would, or no single processor was compared.
+    links: tuple[LinkFigure, ...]  # Prediction at the lower ends of the links' intervals, as stated, and at the upper ends.
+    changes: tuple[Change, ...]  # Prediction with each group of numbers halved and doubled; contention at the ends of its interval.
+    #: Minimum factor by which all other processors must be faster so that the same branches take no longer than the best single processor
+    #: alone; None if they already do, never would, or no single processor was compared.
     crossover: float | None
 
 
 class Rival(msgspec.Struct, frozen=True, kw_only=True):
-    """A control and how its time compares with the branched run's; a row of `comparisons` in the command line's JSON."""
+    """A control and its time compared with the branched run's; a row of `comparisons` in the command line's JSON."""
 
     name: str  # ``single:gpu``, ``whole_graph:cpu``, ``shortened:cpu`` or ``sequential_same_macs``.
     ms: float  # Its predicted time.
     low_ms: float  # Lower end of the 90 % interval around it.
     high_ms: float  # Upper end.
-    ratio: float  # Its time over the branched run's: above 1 branching is faster.
+    ratio: float  # Its time over the branched run's; above 1 if branching is faster.
     low: float  # Lower end of the 90 % interval of the ratio.
     high: float  # Upper end.
-    probability: float  # That the branched run is faster than it.
-    measure: str | None  # Number that decides most between the two, to be measured next; None if nothing is uncertain.
+    probability: float  # Probability that the branched run is faster.
+    measure: str | None  # Number with most influence on the comparison, to measure next; None if nothing is uncertain.
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """Recommendation of the predictions."""
+    """Recommendation, based on the predictions."""
 
     recommended: str  # ``branched``, the name of a baseline, or `NO_CLEAR_WINNER`.
     rivals: tuple[Rival, ...]  # Every control of the branched run.
-    reference: frozenset[str]  # Names of those that are compared alone, neither beaten nor recommended.
+    reference: frozenset[str]  # Names of controls that are only compared: they need not be beaten and are not recommended.
 
     @property
     def beatable(self) -> tuple[Rival, ...]:
-        """The controls that may be recommended."""
+        """Controls that may be recommended."""
         return tuple(rival for rival in self.rivals if rival.name not in self.reference)
 
 
 def recommend(branched: PredictedRun, controls: Mapping[str, PredictedRun], reference: Collection[str] = ()) -> Recommendation:
     """Return the recommendation.
 
-    The branched run is recommended if branches overlap, its predicted speed-up over every control is at least `MIN_GAIN`,
-    and the 90 % interval of every speed-up is above 1. Else the control with the least predicted time is recommended, if
-    branches miss that gain over it with the probability `MIN_CONFIDENCE`. Else nothing is.
+    The recommendation is the branched run if branches overlap, its predicted speed-up over every control is at least `MIN_GAIN`,
+    and the 90 % interval of every speed-up is above 1. Else it is the control with the lowest predicted time, if
+    branches miss this gain over it with at least the probability `MIN_CONFIDENCE`. Else it is `NO_CLEAR_WINNER`.
 
     Args:
-        reference: Controls that are compared and neither beaten nor recommended, such as a network that would have to be trained.
+        reference: Controls that are only compared and never recommended, such as a network that needs training.
     """
     factors = draw_factors(key for run in (branched, *controls.values()) for key in run.unknowns)
     branched_draws, branched_ms = branched.drawn_ms(factors), branched.ms()
@@ -353,7 +353,7 @@ def recommend(branched: PredictedRun, controls: Mapping[str, PredictedRun], refe
 def recommend_among(
     branched: PredictedRun, controls: Mapping[str, PredictedRun], draws: Mapping[UncertainFactor, Floats], fixed: Factors | None = None
 ) -> str:
-    """Return the recommendation, by the rule of `recommend`."""
+    """Return the recommended name by the rule of `recommend`; `fixed` are factors on the predicted times."""
     branched_draws, least = branched.drawn_ms(draws), MIN_GAIN * branched.ms(fixed)
     predicted = {name: (control.ms(fixed), control.drawn_ms(draws)) for name, control in controls.items()}
     if branched.overlaps and all(ms >= least and interval(drawn / branched_draws)[0] > 1 for ms, drawn in predicted.values()):
@@ -365,13 +365,13 @@ def recommend_among(
 
 
 def _decisive(control: PredictedRun, branched: PredictedRun) -> str | None:
-    """Return the number whose interval changes the ratio of the two times most."""
+    """Return the name of the number whose interval changes the ratio of the two times most; None if none changes it."""
 
     def effect(key: UncertainFactor) -> float:
         ends = [control.ms({key: end}) / branched.ms({key: end}) for end in (key.low, key.high)]
         return abs(float(np.log(ends[0] / ends[1])))
 
-    # Of numbers that move it alike the first by name, so that the answer does not change from run to run.
+    # Among numbers of equal effect take the first by name, so that the answer is reproducible.
     best = max(sorted(control.unknowns | branched.unknowns), key=effect, default=None)
     return None if best is None or effect(best) == 0 else best.what
 
@@ -383,11 +383,11 @@ def certainty(
     single: str | None,
     others: Mapping[str, PredictedRun] = MappingProxyType({}),
 ) -> Certainty:
-    """Return the confidence of a recommendation, and the measurements that it depends on.
+    """Return the uncertainty of a recommendation, and the numbers that it depends on.
 
     Args:
-        single: Names the control that is the best single processor.
-        others: Alternatives in addition to the controls: the branched run is faster than all only if it is no slower than these too.
+        single: Name of the control on the best single processor.
+        others: Alternatives in addition to the controls; to be faster than ``all``, the branched run must be no slower than these.
     """
     single_run = controls.get(single) if single else None
     ends = (lambda key: key.low), (lambda key: 1.0), (lambda key: key.high)
@@ -396,14 +396,14 @@ def certainty(
     runs = {**controls, **others}
     factors = draw_factors(key for run in (branched, *runs.values()) for key in run.unknowns)
     branched_draws = branched.drawn_ms(factors)
-    # a design that is its own baseline is no slower than itself
+    # a design may be its own baseline, and is no slower than itself
     is_faster = [branched_draws < run.drawn_ms(factors) * (1 + (_TOLERANCE if name in others else 0.0)) for name, run in runs.items()]
     beatable = {name: control for name, control in controls.items() if name not in recommendation.reference}
     draws = draw_factors(key for run in (branched, *beatable.values()) for key in run.unknowns)
     groups = sorted({key.group for key in draws if key.group})
     low_ms, high_ms = interval(branched_draws)
     return Certainty(
-        # of branches that wait for each other the slowest of each draw counts
+        # the mean includes the wait for the slowest branch of each draw
         expected_ms=float(np.mean(branched_draws)),
         makespan_low_ms=low_ms,
         makespan_high_ms=high_ms,
@@ -416,7 +416,7 @@ def certainty(
 
 
 def at_links(branched: PredictedRun, single: PredictedRun | None, factor_of: Callable[[UncertainFactor], float]) -> LinkFigure:
-    """Return the two runs if transfers took other times than stated."""
+    """Return the prediction with `factor_of` each link as a factor on its transfers."""
     links = {key for run in (branched, single) if run for key in run.unknowns if key.what.startswith(LINK)}
     factors = {key: factor_of(key) for key in links or {UncertainFactor(LINK, *LINK_SPREAD)}}
     ms = branched.ms(factors)
@@ -427,7 +427,7 @@ def at_links(branched: PredictedRun, single: PredictedRun | None, factor_of: Cal
 def _scale_factor(
     group: str, factor: float, branched: PredictedRun, controls: Mapping[str, PredictedRun], draws: Mapping[UncertainFactor, Floats]
 ) -> Change:
-    # contention has an interval of its own, and is never half of the time or twice of it
+    # contention has a narrower interval, so it is scaled to the ends of this interval, not halved or doubled
     ends = {key: key.low if factor < 1 else key.high for key in draws if key.group == CONTENTION}
     fixed = ends if group == CONTENTION else {key: factor for key in draws if key.group == group}
     factors = {key: draw * fixed.get(key, 1.0) for key, draw in draws.items()}
@@ -442,7 +442,7 @@ def _scale_factor(
 
 
 def _crossover(branched: PredictedRun, single: PredictedRun, processor: str) -> float | None:
-    """Return the branched run only gets faster as others do, and the single processor stays as it is."""
+    """Return the `crossover` of `Certainty` by bisection: with faster other processors only the branched run gets faster."""
     own, prefix, bound = computing_factor_name(processor), computing_factor_name(""), single.ms()
     others = [key for key in branched.unknowns if key.group.startswith(prefix) and key.group != own]
 
@@ -458,33 +458,33 @@ def _crossover(branched: PredictedRun, single: PredictedRun, processor: str) -> 
     return high
 
 
-# How long a network takes at least, however it is divided: bounds that no search has to be made for.
+# Lower bounds on the time of a network for any division, without a search.
 
 
 @dataclass(frozen=True)
 class Lead:
-    """The fastest processor of a request and the others, as if a network could be divided without any loss.
+    """The fastest processor of a request compared with the others, for a network that is divided without any loss.
 
-    Every processor computes its share in the time that it takes for so much of the whole, none slows another down, and what
-    crosses, once in the middle of the network, takes the fixed time of its link, there and back, for each but the host.
+    Every processor computes its share at its speed for the whole network, and none slows another down. The only transfer, in the
+    middle of the network, takes the fixed time of the link, there and back, for each processor but the host.
     """
 
-    processor: str  # The fastest.
-    alone_ms: float  # Its time by itself, transfers of the input and output left out.
-    divided_ms: float  # Time of that division; never less than `alone_ms` where nobody can help.
-    #: Factor by which all others would have to be faster for that division to take no longer than `alone_ms`; None where they are already,
-    #: or never would be.
+    processor: str  # Name of the fastest processor.
+    alone_ms: float  # Its compute time alone, without transfers of input and output.
+    divided_ms: float  # Time of the division; at least `alone_ms` if no other processor can help.
+    #: Minimum factor by which all others must be faster so that the division takes no longer than `alone_ms`; None if it already does not,
+    #: or never would.
     crossover: float | None
-    margin: float  # Factor that they may reach within the intervals of their times.
+    margin: float  # Maximum factor within the intervals of their times.
 
     @property
     def far(self) -> bool:
-        """Whether not even that division is faster, also at the ends of the intervals."""
+        """Whether the division is not faster, even at the ends of the intervals."""
         return self.divided_ms >= self.alone_ms and (self.crossover is None or self.crossover > self.margin)
 
 
 def processor_lead(graph: OpGraph, predictor: LatencyPredictor, precision: Mapping[str, str], best: tuple[str, str]) -> Lead:
-    """Return how far one processor is ahead of the others of a request."""
+    """Return the lead of processor and precision `best` over the other processors of a request."""
     (processor, at), device = best, predictor.device
     family = device.processor(processor).family
     best_estimate = predictor.predict(graph, processor, at)
@@ -502,18 +502,18 @@ def processor_lead(graph: OpGraph, predictor: LatencyPredictor, precision: Mappi
 
 
 def _exchange_ms(predictor: LatencyPredictor, processor: str, precision: str) -> float:
-    """Return the fixed time of a link, there and back; nothing for the host."""
+    """Return the fixed time of a link, there and back, ms; 0 for the host."""
     if is_host(processor):
         return 0.0
     return predictor.links.ms(HOST, processor, 0, precision) + predictor.links.ms(processor, HOST, 0, precision)
 
 
 def divided_ms(times: Mapping[str, float], exchange: Mapping[str, float]) -> float:
-    """Return when all of a network is computed, if each processor works from the end of its exchange on: Σ (T − e) ÷ t is 1."""
+    """Return the time T to compute a network if each processor starts after its transfer e, ms: Σ (T − e) ÷ t = 1."""
     rate, begun, number = 0.0, 0.0, float("inf")
     for name in sorted(times, key=lambda item: exchange[item]):
         if exchange[name] >= number:
-            break  # it would begin when all is done
+            break  # it would begin after the end
         rate += 1 / times[name]
         begun += exchange[name] / times[name]
         number = (1 + begun) / rate
@@ -521,6 +521,6 @@ def divided_ms(times: Mapping[str, float], exchange: Mapping[str, float]) -> flo
 
 
 def ideal_split_ms(graph: OpGraph, processors: Sequence[str], predictor: LatencyPredictor, precision: Mapping[str, str]) -> float:
-    """Return the original divided over the processors without any loss: 1 / Σ 1/t, ms."""
+    """Return the time of the original divided over the processors without any loss, 1 / Σ 1/t, ms."""
     times = {name: predictor.predict(graph, name, precision.get(name)).computing_ms for name in processors}
     return divided_ms(times, dict.fromkeys(times, 0.0))

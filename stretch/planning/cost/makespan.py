@@ -4,10 +4,10 @@ Algorithm 1 of paper 003 as arithmetic. A segment takes
 
     max over branches (transfer in + computation + contention + transfer to the host) + join,
 
-where contention counts while another branch computes (`predictors.side_by_side`); a whole segment its transfer in and its computation; the
-model's input and output are in the host's memory. Branches that hand tensors to each other fetch their inputs, and wait as the runtime
-lets them (`scheduler.simulate.schedule`). An inference takes the host's measured constant once; one that runs whole on another processor
-takes that processor's hand-over instead, and then is the time of `LatencyPredictor.predict`.
+where contention counts while another branch computes (`predictors.side_by_side`). A whole segment takes its transfer in and its
+computation. The model's input and output are in the host's memory. Branches that pass tensors to each other fetch their inputs, and wait
+as in the runtime (`scheduler.simulate.schedule`). An inference takes the host's measured constant once. If it runs completely on another
+processor, it takes this processor's hand-over instead, and its time equals `LatencyPredictor.predict`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,7 +33,7 @@ from stretch.planning.network.segments import Segment, backbone_of, memoised
 
 
 def sum_by_key(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """Return the sums by name, in the order in which names come."""
+    """Return the sums by name, in the order of first occurrence."""
     result: dict[str, float] = {}
     for name, ms in pairs:
         result[name] = result.get(name, 0.0) + ms
@@ -44,27 +44,27 @@ def sum_by_key(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
 class BranchTime:
     """One branch on the timeline."""
 
-    scale: BranchScale  # The branch.
+    scale: BranchScale  # Design of the branch.
     macs: int  # Multiply-accumulates, its part of the join included.
-    params: int  # Learned numbers.
-    in_ms: float  # Transfer of its input.
+    params: int  # Number of parameters.
+    in_ms: float  # Transfer time of its input.
     links: Mapping[str, float]  # Its transfers in and out, ms by processor at the far end of the link.
-    ms: float  # Computation, running alone.
-    contention_ms: float  # Its additional time while the other branches compute; below 0 where they make it faster.
-    out_ms: float  # Transfer of its output to where it is needed.
-    estimate: Estimate  # Parts of `ms`.
-    start_ms: float = 0.0  # When it starts, from the start of its segment.
-    waits: tuple[int, ...] = ()  # Numbers of the branches of its segment that it waits for; none where branches start together.
-    together: Mapping[str, float] = field(default_factory=dict)  # Part of its computing while each other kind of processor computes, ms.
+    ms: float  # Compute time, running alone.
+    contention_ms: float  # Its additional time while the other branches compute; negative if they make it faster.
+    out_ms: float  # Transfer time of its output to the processor that needs it.
+    estimate: Estimate  # Estimate behind `ms`, by kernel.
+    start_ms: float = 0.0  # Start time, relative to the start of its segment.
+    waits: tuple[int, ...] = ()  # Numbers of the branches of its segment that it waits for; empty if branches start together.
+    together: Mapping[str, float] = field(default_factory=dict)  # Its compute time in parallel with each other kind of processor, ms.
 
     @property
     def contention(self) -> float:
-        """Return the factor on its computation while other branches compute."""
+        """Factor on its compute time while other branches compute."""
         return 1 + self.contention_ms / self.ms if self.ms else 1.0
 
     @property
     def total_ms(self) -> float:
-        """From its start until its output has arrived."""
+        """Time from its start until its output has arrived, ms."""
         return self.in_ms + self.ms + self.contention_ms + self.out_ms
 
 
@@ -74,19 +74,19 @@ class SegmentTime:
 
     segment: Segment  # The original segment.
     design: SegmentDesign  # Its design.
-    branches: tuple[BranchTime, ...]  # Its branches.
+    branches: tuple[BranchTime, ...]  # Times of its branches.
     join_ms: float  # Time of the join.
-    start_ms: float  # When it starts.
-    #: Multiply-accumulates that bands of rows or branches of channels do beyond those of the segment in one piece: what several of them
-    #: compute.
+    start_ms: float  # Start time.
+    #: Multiply-accumulates that bands of rows or branches of channels compute beyond the undivided segment's, because several of them
+    #: repeat them.
     repeated_macs: int = 0
-    shared_params: int | None = None  # Learned numbers that all branches have in common, or parts of; None where each has its own.
-    #: Time that all bands together spend on rows that the segment in one piece computes once (`stretch.planning.cost.makespan`).
+    shared_params: int | None = None  # Number of parameters that branches share, or have slices of; None if each has its own.
+    #: Time of all bands together for rows that the undivided segment computes once.
     halo_ms: float = 0.0
 
     @property
     def kind(self) -> str:
-        """``whole``; ``stretch`` for scaled copies, which are another network; or the kind of its exact division, as ``rows``."""
+        """``whole``; ``stretch`` for scaled copies, which are another network; or the kind of its exact division, such as ``rows``."""
         if self.design.division is not None:
             return self.design.division.kind
         size = self.segment.depth, self.segment.width
@@ -95,17 +95,17 @@ class SegmentTime:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the tensor that it writes."""
+        """Shape of its output."""
         return self.segment.graph.by_name[self.segment.end].shape
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates, those that are repeated included."""
+        """Multiply-accumulates, including repeated ones."""
         return sum(b.macs for b in self.branches)
 
     @property
     def params(self) -> int:
-        """Learned numbers; those that bands of rows or branches of channels share count once."""
+        """Number of parameters; shared ones of bands of rows or branches of channels count once."""
         return sum(b.params for b in self.branches) if self.shared_params is None else self.shared_params
 
     @property
@@ -116,49 +116,49 @@ class SegmentTime:
 
     @property
     def ms(self) -> float:
-        """From its start to its end."""
+        """Time from its start to its end, ms."""
         return max(b.start_ms + b.total_ms for b in self.branches) + self.join_ms
 
     @property
     def computing_ms(self) -> float:
-        """Computation of the processor that computes longest, each branch alone."""
+        """Compute time of the busiest processor, without contention, ms."""
         return max(sum_by_key((b.scale.processor, b.ms) for b in self.branches).values())
 
     @property
     def communication_ms(self) -> float:
-        """Return the time in addition to the computation of the processor that computes longest."""
+        """Time in addition to the busiest processor's compute time, ms."""
         return self.ms - max(sum_by_key((b.scale.processor, b.ms + b.contention_ms) for b in self.branches).values())
 
 
 def computed_ms(branches: Iterable[BranchTime]) -> dict[str, float]:
-    """Return how long each processor computes branches that run at the same time, ms."""
+    """Return the compute time of each processor for some branches, contention included, ms."""
     return sum_by_key((branch.scale.processor, ms) for branch in branches for ms in (branch.ms, branch.contention_ms))
 
 
 @dataclass(frozen=True)
 class SideTime:
-    """A part other than the backbone on the timeline."""
+    """A side, a part outside the backbone, on the timeline."""
 
-    name: str  # Of the side.
+    name: str  # Name of the side.
     graph: OpGraph  # Its operators.
-    time: BranchTime  # As of a branch; it starts `time.start_ms` after the input is there.
+    time: BranchTime  # Its time, as for a branch; it starts `time.start_ms` after the network's input is ready.
 
     @property
     def end_ms(self) -> float:
-        """When its output has arrived."""
+        """Time at which its output has arrived, ms."""
         return self.time.start_ms + self.time.total_ms
 
 
 class Step(NamedTuple):
     """A branch, a join or a side in the schedule of a run."""
 
-    job: Job  # Its processor and duration, and the numbers of the steps that it reads from.
-    time: BranchTime | None  # Of a branch or a side; None for a join.
-    waits: tuple[int, ...]  # Numbers of the steps that it waits for: those that it reads from, and the one before it on its processor.
+    job: Job  # Its processor, its duration, and the numbers of the steps that it reads from.
+    time: BranchTime | None  # Time of a branch or a side; None for a join.
+    waits: tuple[int, ...]  # Numbers of the steps that it waits for: the steps that it reads from, and the previous step on its processor.
 
 
 def segment_steps(row: SegmentTime, first: int, arrives: tuple[int, ...]) -> list[Step]:
-    """Return the branches of a segment, and the join last if they meet.
+    """Return the steps of a segment's branches, and of the join at the end if they meet.
 
     Args:
         first: Number of the first step.
@@ -169,7 +169,7 @@ def segment_steps(row: SegmentTime, first: int, arrives: tuple[int, ...]) -> lis
         waits = tuple(first + wait for wait in branch.waits) or arrives
         steps.append(Step(Job(branch.scale.processor, branch.total_ms, waits), branch, waits))
     if join_of(row.design.join).meets is not None and not row.design.whole:
-        # no processor waits for a join: one that has finished its branch goes on
+        # no processor waits for a join: each continues after its branch
         waits = tuple(range(first, first + len(steps)))
         steps.append(Step(Job(f"join of {row.design.name}", row.join_ms, waits), None, waits))
     return steps
@@ -180,46 +180,46 @@ class Timeline:
     """The predicted run of a design."""
 
     design: BranchDesign  # The design.
-    segments: tuple[SegmentTime, ...]  # In order; each starts when the schedule of all steps lets it.
-    #: Transfer of the result to the host, ms by processor at the far end of the link; of several results each is moved by who computes it.
+    segments: tuple[SegmentTime, ...]  # Its segments in order, with start times from the schedule of all steps.
+    #: Transfer times of the result to the host, ms by processor at the far end of the link; empty if its producers transfer several results.
     output: Mapping[str, float]
-    handover: Handover  # Time of the inference in addition: the host's, or of a network on one processor that one's.
-    sides: tuple[SideTime, ...]  # The parts other than the backbone.
-    steps: tuple[Step, ...]  # The schedule: sides before the backbone, its branches and joins, the other sides.
+    handover: Handover  # Constant time per inference: of the host, or of the only processor.
+    sides: tuple[SideTime, ...]  # The parts outside the backbone.
+    steps: tuple[Step, ...]  # The schedule: sides before the backbone, the backbone's branches and joins, then all other sides.
 
     @property
     def output_ms(self) -> float:
-        """Transfer of the result to the host."""
+        """Transfer time of the result to the host, ms."""
         return sum(self.output.values())
 
     @property
     def makespan_ms(self) -> float:
-        """Time from input ready to output ready."""
+        """Time from input ready to output ready, ms."""
         return self._computed_ms + self.output_ms + self.handover.ms
 
     @property
     def _computed_ms(self) -> float:
-        """Until all segments and sides are over."""
+        """Time until all segments and sides have ended, ms."""
         return max([s.start_ms + s.ms for s in self.segments] + [side.end_ms for side in self.sides])
 
     @property
     def computing_ms(self) -> float:
-        """Serial parts plus the slowest branch of each segment, each alone; with sides, what runs beyond the backbone's segments counts too."""
+        """Serial parts plus the slowest branch of each segment, without contention, ms; includes time of sides beyond the segments."""
         return self._computed_ms + sum(s.computing_ms - s.ms for s in self.segments)
 
     @property
     def communication_ms(self) -> float:
-        """Transfers, joins and the hand-over on the critical path."""
+        """Time of transfers, joins and the hand-over on the critical path, ms."""
         return sum(s.communication_ms for s in self.segments) + self.output_ms + self.handover.ms
 
     @property
     def efficiency(self) -> float:
-        """`computing_ms` over the makespan: 1 where nothing is lost to communication or contention."""
+        """`computing_ms` over the makespan: 1 without loss by communication or contention."""
         return self.computing_ms / self.makespan_ms
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates of the design, those that are repeated included."""
+        """Multiply-accumulates of the design, including repeated ones."""
         return sum(s.macs for s in self.segments) + sum(side.time.macs for side in self.sides)
 
     @property
@@ -229,7 +229,7 @@ class Timeline:
 
     @property
     def halo_ms(self) -> float:
-        """Time that bands spend on rows computed twice, summed over processors: more than the makespan would lose without them."""
+        """Time of bands for rows computed twice, summed over processors, ms: an upper bound on what they add to the makespan."""
         return sum(s.halo_ms for s in self.segments)
 
     @property
@@ -239,26 +239,26 @@ class Timeline:
 
     @property
     def params(self) -> int:
-        """Learned numbers of the design."""
+        """Number of parameters of the design."""
         return sum(s.params for s in self.segments) + sum(side.time.params for side in self.sides)
 
 
 def run_mj(run: Timeline, device: DeviceProfile) -> float | None:
-    """Return the energy of the processors that have work, mJ (paper 003, section 7.3): while they compute, and while they wait where that power is known."""
+    """Return the energy of the processors with work, mJ (paper 003, section 7.3): while they compute, and while they wait if this power is known."""
     return EnergyModel(device).plan_mj(busy_ms(run), run.makespan_ms)
 
 
 def busy_ms(run: Timeline) -> dict[str, float]:
-    """Return how long each processor computes in a run, ms."""
+    """Return the compute time of each processor in a run, ms."""
     return computed_ms([*(branch for row in run.segments for branch in row.branches), *(side.time for side in run.sides)])
 
 
-#: Share of a run's time; with less overlap than this, the gain does not come from computing at once.
+#: Minimum overlap, as a share of a run's time; below it the gain does not come from parallel computation.
 HANDOVER_SHARE = 0.02
 
 
 def parallel_ms(spans: Iterable[tuple[str, float, float]]) -> float:
-    """Return how long at least two processors compute at once, ms; a span is a processor, when it begins and when it ends."""
+    """Return the time in which at least two processors compute at once, ms; a span is a processor, a start and an end, ms."""
     spans = list(spans)
     times = sorted({time for _, *ends in spans for time in ends})
     shared = (b - a for a, b in pairwise(times) if len({name for name, start, end in spans if start <= a and b <= end}) > 1)
@@ -266,21 +266,21 @@ def parallel_ms(spans: Iterable[tuple[str, float, float]]) -> float:
 
 
 def computing_spans(run: Timeline) -> list[tuple[str, float, float]]:
-    """Return when each branch and side of a run computes, for `parallel_ms`."""
+    """Return the compute span of each branch and side of a run, for `parallel_ms`."""
     jobs = [(row.start_ms, branch) for row in run.segments for branch in row.branches] + [(0.0, side.time) for side in run.sides]
     begins = [(job, at + job.start_ms + job.in_ms) for at, job in jobs]
     return [(job.scale.processor, at, at + job.ms + job.contention_ms) for job, at in begins]
 
 
-# When the backbone of a network and its other parts run: one schedule of all.
+# One schedule of a network's backbone and its sides.
 #
-# Where several steps could start on a processor, the backbone comes before the sides that do not feed it.
+# If several steps could start on a processor, the backbone comes before the sides that do not feed it.
 
 
 def _branch_time(
     scale: BranchScale, graph: OpGraph, into: Sequence[Mapping[str, float]], out: Sequence[Mapping[str, float]], costs: Costs
 ) -> BranchTime:
-    """Return a branch, or a side, that moves its inputs and outputs: ms by processor at the far end of each link."""
+    """Return the time of a branch or side; `into` and `out` are its transfers, ms by processor at the far end of each link."""
     estimate = costs.predictor.predict(graph, scale.processor, costs.precision.get(scale.processor))
     in_ms, out_ms = (sum(sum_by_key(item for links in moved for item in links.items()).values()) for moved in (into, out))
     links = sum_by_key(item for links in (*into, *out) for item in links.items())
@@ -288,22 +288,22 @@ def _branch_time(
 
 
 def timeline(graph: OpGraph, design: BranchDesign, costs: Costs) -> Timeline:
-    """Predict the run of a design from the very operators it consists of."""
+    """Predict the run of a design from its operators."""
     check_sides(backbone_of(graph), design)
     return Timelines(graph, design, costs).timeline(design.sides)
 
 
 class Timelines:
-    """Timelines of a design, wherever its sides run."""
+    """Timelines of a design for different placements of its sides."""
 
     def __init__(self, graph: OpGraph, design: BranchDesign, costs: Costs) -> None:
         self._graph, self._design, self._costs, self._backbone = graph, design, costs, backbone_of(graph)
 
     def timeline(self, sides: Sequence[SideDesign]) -> Timeline:
-        """Return the run with the sides where they are placed."""
+        """Return the run of the design with its sides on these processors."""
         placed = {side.name: side.processor for side in sides}
         design, costs = replace(self._design, sides=tuple(sides)), self._costs
-        # an inference begins and ends on the host, or on the one processor that runs all of it, which the hand-over leads to
+        # an inference begins and ends on the host, or on the only processor, whose hand-over includes the transfers
         home = design.processors[0] if len(design.processors) == 1 and not design.n_meet else costs.host
         handover = costs.handover(home, self._graph)
         holders = dict.fromkeys((op.name for op in self._graph.inputs), home)
@@ -340,7 +340,7 @@ class Timelines:
         sides_timed = (SideTime(side.name, side, replace(time, start_ms=scheduled.starts[number])) for side, time, number in timed)
         output: Mapping[str, float] = {}
         if not timed and len(self._graph.outputs) == 1:
-            # one result is moved at the end of the run; of several each by the processor that computes it
+            # a single result is transferred at the end of the run; of several results, each by its producer
             [name] = self._graph.outputs
             output = costs.moves(holders[name], home, prod(self._graph.by_name[name].shape))
         steps = [step._replace(waits=waits) for step, waits in zip(steps, scheduled.waits, strict=True)]
@@ -348,7 +348,7 @@ class Timelines:
 
     @memoised
     def _backbone_times(self, holder: str, home: str) -> tuple[list[SegmentTime], dict[str, str]]:
-        """Return the segments, and the processor that holds the end of each; results of the network are needed at `home`."""
+        """Return the segments, and the processor that holds the end of each; `home` needs the network's results."""
         graph, design, costs, backbone = self._graph, self._design, self._costs, self._backbone
         returned = graph.outputs if len(graph.outputs) > 1 or backbone.sides else ()
         channels = width(backbone.graph.input.shape)
@@ -379,7 +379,7 @@ def segment_time(
     costs: Costs,
     home: str | None = None,
 ) -> tuple[SegmentTime, str]:
-    """Return one segment as if it began at once, and the processor that holds its end; `home` is where a result of the network is needed."""
+    """Return the time of a segment that starts at 0, and the processor that holds its end; `home` needs the end if it is a result."""
     joined, division = len(part.branches) > 1, part.division
     graphs = [run_graph(built, scale) for built, scale in zip(scaled, part.branches, strict=True)]
     if join_of(part.join).hands_on:
@@ -390,7 +390,7 @@ def segment_time(
             graphs = [division.input_graph(graph, holder, name, costs.predictor) for graph, name in zip(graphs, at, strict=True)]
         branches = []
         for scale, graph in zip(part.branches, graphs, strict=True):
-            # from the input until the output is on the host, where branches meet
+            # transfers include the output to the host if branches meet there
             into = costs.moves(holder, scale.processor, prod(graph.input.shape))
             leaving = costs.moves(scale.processor, costs.host, prod(graph.by_name[graph.output].shape)) if joined else {}
             branches.append(_branch_time(scale, graph, [into], [leaving], costs))
@@ -404,7 +404,7 @@ def segment_time(
     meets = join_of(part.join).meets is not None and joined
     holder = costs.host if meets else part.branches[-1].processor
     if home is not None and not meets:
-        # the last branch also moves its output
+        # the last branch also transfers its output
         last, moved = times[-1], costs.moves(holder, home, prod(segment.graph.by_name[part.end].shape))
         links = sum_by_key([*last.links.items(), *moved.items()])
         times = (*times[:-1], replace(last, links=links, out_ms=last.out_ms + sum(moved.values())))
@@ -413,7 +413,7 @@ def segment_time(
 
 
 def side_by_side(branches: Sequence[BranchTime], device: DeviceProfile) -> tuple[BranchTime, ...]:
-    """Return the branches that begin together, each slower, or faster, while another one computes."""
+    """Return branches that start together, with the contention while the others compute."""
     works, names = [], [branch.scale.processor for branch in branches]
     for branch, processor in zip(branches, names, strict=True):
         beside = contention_factors(device, processor, branch.estimate.computing.shares, names)
@@ -427,7 +427,7 @@ def side_by_side(branches: Sequence[BranchTime], device: DeviceProfile) -> tuple
 def subgraph_times(
     scales: Sequence[BranchScale], graphs: Sequence[OpGraph], arriving: Mapping[str, str], costs: Costs
 ) -> tuple[BranchTime, ...]:
-    """Schedule portions of a segment: each waits for its inputs, and fetches those on another processor."""
+    """Return the schedule of a segment's portions: each waits for its inputs and fetches inputs from other processors."""
     holders = dict(arriving)
     writers: dict[str, int] = {}
     times, jobs = [], []

@@ -1,1 +1,1 @@
-"""Designs: where branches meet, how each is scaled, and what comes of it."""
+"""Designs: meeting points, scaled or divided branches, and their application to a network."""

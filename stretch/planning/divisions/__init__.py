@@ -1,1 +1,1 @@
-"""Ways to divide a segment exactly: a file each, which `stretch.planning.design.division` finds and describes."""
+"""Exact divisions of a segment, one per file; `stretch.planning.design.division` finds and describes them."""

@@ -1,1 +1,1 @@
-"""Search: all legal designs of a network, and which of them is fastest."""
+"""Search for the fastest among all valid designs of a network."""
