@@ -1,4 +1,4 @@
-"""Functions of the command line in Python: one for each of its verbs, of the same name."""
+"""Python functions for the verbs of the command line, with the same names."""
 
 from typing import TYPE_CHECKING
 

@@ -13,7 +13,7 @@ from stretch.api.exporters import exporter_of, exporters
 from stretch.api.exporters.run import RUN_FILE
 from stretch.api.parameters import Parsed
 
-#: Forms that `--as` names.
+#: Names of forms for `--as`.
 FORMATS = tuple(name for name in exporters if not exporters.get(name).instead_of)
 
 
@@ -53,14 +53,14 @@ def export(
     """Write a bundle in another form, or a design of a trained run, and compare it with the original.
 
     Args:
-        progress: Called with a few words for what comes next.
-        options: Options of the form, with the names of the flags of `stretch export`, such as ``min_cosine=0.98``.
+        progress: Called with a short name of each next step.
+        options: Options of the form, named as the flags of `stretch export`, such as ``min_cosine=0.98``.
 
     Returns:
-        The written files: an answer of the form's own, whose fields are the keys of `--json`.
+        The form's answer on the written files; its fields are the keys of `--json`.
 
     Raises:
-        StretchError: Or one of its kinds: no bundle, int8 without images, a comparison that fails, no folder to write to.
+        StretchError: Or a subclass: no bundle, int8 without images, a failed comparison, no folder to write to.
     """
     if unknown := options.keys() - export_options().keys():
         raise TypeError(f"export() got an unexpected keyword argument {min(unknown)!r}")

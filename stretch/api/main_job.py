@@ -1,4 +1,4 @@
-"""From a model and a device to a branched network and, if asked, a bundle."""
+"""The main job: from a model and a device to a branched network and, on request, a bundle."""
 
 import dataclasses
 import time
@@ -52,15 +52,15 @@ if TYPE_CHECKING:
     from stretch.transform import BranchedModel
     from stretch.transform.calibrate.split import Images
 
-#: A refinement takes less than this: a week.
+#: Upper limit of a refinement's time: a week, in minutes.
 MAX_MINUTES = 7 * 24 * 60
 
-#: Networks that are built to come close to the agreement asked for, in addition to the first.
+#: Maximum number of networks to build after the first to approach the requested agreement.
 APPROACHES = 2
 
 
 def check_request(config: PlanConfig, options: "BranchOptions") -> None:
-    """Refuse impossible measurements and refinements before any work is done for them."""
+    """Refuse impossible measurements and refinements before any work begins."""
     minutes, synthetic, repair, dry_run = options.refine, options.synthetic, options.repair, options.dry_run
     images, design = options.images is not None, options.design is not None
     refined, bounded = minutes is not None, config.min_agreement is not None
@@ -89,7 +89,7 @@ def check_request(config: PlanConfig, options: "BranchOptions") -> None:
 
 
 def check_run(count: int, *, mapped: bool, images: bool) -> None:
-    """Refuse a request for running a bundle's files that cannot be met."""
+    """Refuse an impossible request to run a bundle's files."""
     if count < 0:
         raise UsageError(f"`run_images={count}` is no number of images", "give 0 for none, or more")
     if mapped and not images:
@@ -100,17 +100,17 @@ def check_run(count: int, *, mapped: bool, images: bool) -> None:
 
 
 def with_exact_kinds(config: PlanConfig) -> PlanConfig:
-    """Return the request, with segments divided exactly where it can be searched for."""
+    """Return the request with exact divisions allowed, if its search supports them."""
     if config.strategy != "exact" or config.widens:
         return config
     return replace(config, kinds=tuple(dict.fromkeys((*config.planned_kinds, *exact_kinds()))))
 
 
 def _worst_segments(result: "Branched") -> list[str]:
-    """Return the stages of the segment that agrees least where it alone takes the place of the original's; none if all are the original's."""
+    """Return the stages of the segment that agrees least as the only changed segment; empty if no segment is changed."""
     assert result.agreement is not None
     known = [segment_agreement for segment_agreement in result.agreement.segments if segment_agreement.value is not None]
-    # of equal counts the one that changes the outputs more; those that fit nowhere alone come last
+    # among equals take the segment with the larger error; segments that cannot be compared alone come last
     worst = min(
         known,
         key=lambda segment_agreement: (segment_agreement.value, -(segment_agreement.error or 0.0)),
@@ -154,12 +154,12 @@ class BranchOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of `branch` and `stretch branch`, in addition to those of the planner.
 
     Args:
-        input_shape: Channels, height, width, with or without the batch before them; of several inputs, or of one that is no image, a shape
-            each, batch first, in their order or by the names of the forward's arguments; the model's usual one by default.
-        images: Folder of unlabelled images: on some of them it is measured which blocks matter, every layer and join is fitted to
-            what the original computes, and on others, held back, the network is compared with the original. None: nothing of that.
-        only_if_faster: Whether the call ends after planning if branches are not recommended: nothing is built, and the result says so in `withheld`.
-        preprocessing: Preparation of pictures, or a table of differences from the model's statement, such as ``{"crop": 0.9}``.
+        input_shape: Channels, height, width, with or without the batch before them; for several inputs, or an input other than an image, a shape
+            each, batch first, in order or by the names of the forward's arguments; the model's default if None.
+        images: Folder of unlabelled images. Some measure the importance of blocks and fit every layer and join to the
+            original; others are held back to compare the network with the original. None: no measurement and no fit.
+        only_if_faster: Whether the call ends after planning if branches are not recommended; the result then has `withheld` set.
+        preprocessing: Preprocessing of pictures, or a table of changes to the model's preprocessing, such as ``{"crop": 0.9}``.
     """
 
     input_shape: InputShape = None
@@ -222,24 +222,24 @@ def branch(
     progress: Progress | None = None,
     **named: Any,
 ) -> Branched:
-    """Return the stretch a network into branches for a device and, if asked, write a bundle; a module and the global random numbers stay as they are.
+    """Plan and build a branched network for a device and, on request, write a bundle; a given module and the global random state do not change.
 
     Args:
         model: A name of `stretch list models`, ``package.module:factory``, the path of an ONNX file, or a module, in any mode, on any device and in any floating-point type.
         device: Profile id, path of a profile, or a profile.
         options: Options of the job, such as ``BranchOptions(dry_run=True)``.
-        out: Folder of the bundle; an earlier bundle there is replaced. None: no bundle.
-        config: Constraints of the search; with a design, precisions and floors of the controls.
-        progress: Called with a few words for what comes next.
-        named: Single options of `BranchOptions` and of `PlanConfig`, such as ``images="folder"`` and ``alpha=0.3``, in place of those of
+        out: Folder of the bundle, which replaces an earlier bundle there; no bundle if None.
+        config: Constraints of the search; for a given design, precisions and floors of the controls.
+        progress: Called with a short name of each next step.
+        named: Single options of `BranchOptions` and of `PlanConfig`, such as ``images="folder"`` and ``alpha=0.3``, which override
             `options` and `config`.
 
     Raises:
-        StretchError: Or one of its kinds, in one sentence each: unknown names, networks that are not captured, no design, no folder.
+        StretchError: Or a subclass: unknown names, networks that cannot be captured, no design, no folder to write to.
     """
     options = replace(options or BranchOptions(), **{name: named.pop(name) for name in BranchOptions.__struct_fields__ if name in named})
     config = (config or PlanConfig()).replace(named)
-    # a wrong request is reported before torch is loaded
+    # check the request before the slow import of torch
     profile = device if isinstance(device, DeviceProfile) else load_device(device)
     if options.design is None or len(profile.default_processors) < 2:
         config.resolve(profile)
@@ -274,7 +274,7 @@ def branch(
 
 
 def _compare_with_file(network: "CapturedNetwork", phases: "Phases") -> "tuple[Path, SourceFile] | None":
-    """Compare a network that was read from a file with it; the file and its ends, where that could be run."""
+    """Compare a network with its file; return the file with its inputs and outputs, None if it was not run."""
     from stretch.stages.own_file import check_own_file
 
     with phases("compare with the file") if hasattr(network.loaded.module, "own_file") else nullcontext():
@@ -284,7 +284,7 @@ def _compare_with_file(network: "CapturedNetwork", phases: "Phases") -> "tuple[P
 
 
 def _read_images(network: "CapturedNetwork", options: BranchOptions, phases: "Phases") -> "tuple[Preprocessing, Images | None]":
-    """Return the preparation of pictures, and images that a network is fitted to and compared on; None without images."""
+    """Return the preprocessing of pictures, and images for calibration and comparison; None without images."""
     from scheduler.bundle.preprocessing import requested_preprocessing
     from stretch.stages.build import divide_images
 
@@ -305,12 +305,12 @@ def _measure_sensitivity(
     phases: "Phases",
     losses: "BlockLosses | None",
 ) -> "Sensitivity | None":
-    """Return the loss of each segment on images, where a plan has to agree with the original and nothing else predicts how often it does."""
+    """Return the measured sensitivity if the request bounds agreement and no file predicts it; None otherwise."""
     from stretch.evaluation.sensitivity.source import plannable, sensitivity_of
 
     if config.min_agreement is None or fitted is None or not fitted.held_back or config.accuracy or not plannable(config):
         return None
-    # where no stage may be stretched, a replacement of the request is planned, and measured once it is built
+    # if no stage can be stretched, a replacement of the request is planned, and its agreement is measured after the build
     with phases("sensitivity"), suppress(InfeasibleError):
         return sensitivity_of(network.captured, profile, config, fitted.for_planning, count, phases.progress, losses)
     return None
@@ -318,7 +318,7 @@ def _measure_sensitivity(
 
 @dataclass(frozen=True)
 class _Job:
-    """Things that all attempts at a request share: the network, its images, and the options in addition to the plan."""
+    """Shared data of all attempts at a request: the network, its images, and the options in addition to the plan."""
 
     network: "CapturedNetwork"
     profile: DeviceProfile
@@ -332,7 +332,7 @@ class _Job:
     phases: "Phases"
 
     def run(self, request: PlanConfig) -> Branched:
-        """Return the network of a request, which agrees with the original as often as the request asks for."""
+        """Return the network of a request, with the requested agreement."""
         repair, least = self.options.repair, request.min_agreement
         mixed = with_exact_kinds(request) if repair and self.source is not None else request
         try:
@@ -346,10 +346,10 @@ class _Job:
         return self.keep_segments(self.approach(result, least) if repair else result, least)
 
     def keep_segments(self, result: Branched, least: float) -> Branched:
-        """Return the network if it agrees with the original often enough, else, where it may be repaired, one in which fewer stages were stretched.
+        """Return the network if its agreement suffices, else, if repair is allowed, a network with fewer stretched stages.
 
-        Each time the segment that loses most alone is kept as it is in the original: on one processor,
-        or divided exactly where joins and strategy of the request allow it. The rest of the network
+        Each round keeps the segment with the largest single loss as in the original: on one processor,
+        or divided exactly if joins and strategy of the request allow it. The remaining network
         is planned, calibrated and compared again.
         """
         request = with_exact_kinds(result.plan.config)
@@ -367,7 +367,7 @@ class _Job:
         return result
 
     def make(self, request: PlanConfig, known: PlanResult | None = None) -> Branched:
-        """Plan a request, unless its plan is known, and, unless only a plan is asked for or branches are not worth it, build and fit the network."""
+        """Plan a request, unless its plan is `known`, and build and fit the network, unless it is a dry run or withheld."""
         loaded, captured, options = self.network.loaded, self.network.captured, self.options
         planned = known or self._plan(request)
         result = Branched(
@@ -381,7 +381,7 @@ class _Job:
             preprocessing=self.preprocessing,
             run_images=options.run_images,
             mapping=options.mapping,
-            # with images, agreement of both networks is measured first
+            # with images, the shortened network only decides after its agreement is measured
             withheld=options.only_if_faster and (planned.fastest if self.fitted else planned.recommended) != BRANCHED,
         )
         if captured.refusal:
@@ -401,9 +401,9 @@ class _Job:
         return result
 
     def approach(self, result: Branched, least: float) -> Branched:
-        """Return the fastest of a few networks that agrees often enough, or the last.
+        """Return the fastest of a few networks that agrees often enough, or else the last network.
 
-        The agreement of each, on images that no fit looks at and that the network is not judged by, corrects the next one's prediction.
+        The agreement of each, on images outside calibration and final comparison, corrects the prediction for the next.
         """
         from stretch.evaluation.agreement import compare
         from stretch.evaluation.sensitivity.source import lowest_plausible, lowest_prediction
@@ -420,7 +420,7 @@ class _Job:
             self.phases.progress(f"agrees in {seen.value:.1%} of images, {predicted.agreement:.1%} were predicted")
             if latest.agrees(least):
                 best = latest
-            # a network that loses nothing says nothing of how others are predicted
+            # a network without loss does not show how far predictions for others are off
             bound = lowest_plausible(source, least) if predicted.agreement >= 1 else lowest_prediction(least, predicted.agreement, seen)
             designs.append(latest.plan.design)
             try:
@@ -438,7 +438,7 @@ class _Job:
         from scheduler.placement.mapping import place_processors
 
         graph = self.network.graph
-        # agreement that nothing predicts is measured on what was built
+        # without a prediction, agreement is measured on the built network
         changed = request if self.source is not None or request.accuracy else replace(request, min_agreement=None)
         with self.phases("plan"):
             if self.draft is None:
@@ -450,7 +450,7 @@ class _Job:
         return planned
 
     def _build(self, result: Branched) -> None:
-        """Build the network of a plan, with its control, and fit it where there are images."""
+        """Build the network of a plan, with its control, and fit it if there are images."""
         from stretch.stages.build import build_control
         from stretch.transform import build
         from stretch.transform.refine import fingerprint
@@ -465,7 +465,7 @@ class _Job:
         result.built = fingerprint(result.model.state_dict())
 
     def _fit(self, result: Branched, model: "BranchedModel", fitted: "Images") -> None:
-        """Calibrate a network on images, refine it if asked, and compare it with the original on others."""
+        """Calibrate a network on images, refine it on request, and compare it with the original on held-back images."""
         from stretch.stages.build import compare_with_original, refine_and_compare
         from stretch.transform.calibrate import calibrate
         from stretch.transform.refine import Refinement
@@ -490,7 +490,7 @@ class _Job:
             result.weights_detail = "; ".join(filter(None, (result.weights_detail, detail)))
 
     def compare_shortened(self, result: Branched) -> None:
-        """Build the plan's shortened network, calibrate it as the branches were, and compare both with the original."""
+        """Build the plan's shortened network, calibrate it like the branches, and compare both with the original."""
         from stretch.stages.build import fit_shortened
 
         shortened, fitted = result.plan.shortened, self.fitted
@@ -504,7 +504,7 @@ class _Job:
 
 @contextmanager
 def loading_torch(phases: "Phases") -> Iterator[None]:
-    """Load torch, and keep its random numbers and all others as the caller has them, its objects from the garbage collector, and its memory."""
+    """Load torch; preserve the global random state, exclude existing objects from garbage collection, and keep freed memory."""
     with phases("import torch"):
         import_torch()
     from stretch.stages.arguments import freeze_garbage, preserve_random_state
@@ -514,7 +514,7 @@ def loading_torch(phases: "Phases") -> Iterator[None]:
 
 
 def read_model(model: "str | nn.Module", input_shape: InputShapes | None, phases: "Phases", **options: Any) -> "CapturedNetwork":
-    """Return the network of a name or a module; `options` are those of `read_network`."""
+    """Return the network of a name or a module; `options` are passed to `read_network`."""
     from stretch.stages.arguments import full_shape
     from stretch.stages.network import read_network
 
@@ -524,14 +524,14 @@ def read_model(model: "str | nn.Module", input_shape: InputShapes | None, phases
 
 @dataclass(frozen=True)
 class Phases:
-    """The phases of a job, whose beginnings are reported, and their wall times."""
+    """Reports the phases of a job and measures their wall times."""
 
     progress: Progress = silent
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        """Tell that a phase begins, and count its wall time."""
+        """Report the start of a phase, and add its wall time."""
         self.progress(name)
         start = time.perf_counter()
         yield
@@ -539,15 +539,15 @@ class Phases:
 
 
 def import_torch() -> None:
-    """Import torch; the slowest phase of a small model, so it is timed by itself."""
+    """Import torch, a separate phase because it is the slowest one for a small model."""
     try:
-        import torch  # noqa: F401 - only to have it loaded
+        import torch  # noqa: F401 - only to load it
     except ModuleNotFoundError as error:
         raise MissingBackendError("branching a model needs torch, which is not installed", install_line("torch")) from error
 
 
 def _load_module(module: Any, shape: InputShapes | None) -> "LoadedModel":
-    """Return a caller's module as a loaded one, without touching it."""
+    """Return a copy of a caller's module as a loaded model."""
     from torch import nn
 
     from stretch.network.models.load import USUAL_INPUT, LoadedModel, stated_preprocessing

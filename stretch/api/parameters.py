@@ -1,4 +1,4 @@
-"""Options that verbs share: the annotation says what the command line calls an option, how it reads it, and what the reference says."""
+"""Options that verbs share: the annotation states an option's flag, its parser, and its help."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from predictors.devices import DeviceProfile
 
 
-#: Headings of the planner's options, and of those of calibration, in the help.
+#: Headings of the planner's options and of the calibration's options in the help.
 PANEL, CALIBRATION = "Options of the design", "Options of calibration"
 
 
 class AdvancedOption(str):
-    """Help of a parameter that has no flag: ``Annotated[int, AdvancedOption("…")]``."""
+    """Help of a parameter without a flag: ``Annotated[int, AdvancedOption("…")]``."""
 
 
 class Parsed(NamedTuple):
-    """Command-line form of a parameter whose type the parser does not know."""
+    """Command-line form of a parameter whose type the command line's parser does not support."""
 
-    kind: Any  # Type of its parser's result.
-    read: Callable[[Any], Any]  # The value of that.
+    kind: Any  # Type that the command line's parser returns.
+    read: Callable[[Any], Any]  # Returns the parameter's value for the parser's result.
 
 
 _EXAMPLE = (
@@ -64,12 +64,12 @@ def _shape(text: str, *, named: bool) -> tuple[int, ...]:
     shape = tuple(map(int, parts))
     if not named and len(shape) not in (3, 4):
         raise UsageError(f"--input {text} is not channels, height and width, nor the batch and those", _EXAMPLE)
-    # three numbers without a name are one image
+    # three numbers without a name are the shape of one image
     return shape if named or len(shape) == 4 else (1, *shape)
 
 
 def input_words(shapes: InputShapes | None) -> list[str]:
-    """Return the options of a command that asks for these shapes; none for None."""
+    """Return the command-line options for input shapes; empty for None."""
     if shapes is None:
         return []
     if isinstance(shapes, Mapping):
@@ -79,7 +79,7 @@ def input_words(shapes: InputShapes | None) -> list[str]:
 
 
 def read_names(text: str | None) -> list[str] | None:
-    """Return the names separated by commas; None without any."""
+    """Return names from a comma-separated text; None for None."""
     return None if text is None else [name.strip() for name in text.split(",")]
 
 
@@ -91,19 +91,19 @@ def read_places(texts: Sequence[str] | None) -> dict[str, str]:
 
 
 def complete_device(start: str) -> list[str]:
-    """Return the ids of profiles, for the shell."""
+    """Return matching ids of profiles, for shell completion."""
     from predictors.devices import list_devices
 
     return [name for name in list_devices() if name.startswith(start)]
 
 
 def device_option(help: str) -> Any:
-    """Return the option ``--device`` with a verb's own help; shells complete ids of profiles."""
+    """Return the option ``--device`` with a verb's own help and shell completion."""
     return typer.Option("--device", "-d", help=help, autocompletion=complete_device)
 
 
 def complete_model(start: str) -> list[str]:
-    """Return the names of models, for the shell."""
+    """Return matching names of models, for shell completion."""
     from stretch.network.models.families import quick_names
 
     return [name for name in quick_names(start) if name.startswith(start)]

@@ -1,4 +1,4 @@
-"""A bundle refined: the same design, with weights that bring it closer to its original."""
+"""Refinement of a bundle: the same design, with weights that bring it closer to its original."""
 
 import contextlib
 from collections.abc import Mapping
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from stretch.stages.build import RefinementOutcome
     from stretch.transform.refine import Refined
 
-#: End of the name of the folder, next to a bundle, that its refinement goes on from.
+#: Suffix of the checkpoint folder next to a bundle, from which a refinement resumes.
 CHECKPOINT = ".refine"
 
 
 class AgreementChange(msgspec.Struct, frozen=True, kw_only=True):
-    """Agreement with the original before refining and after, on the same images held back, in fp32."""
+    """Agreement with the original before and after the refinement, on the same held-back images, in fp32."""
 
-    before: float | None  # Share of images with the same best class, before; None where outputs are no classes.
-    after: float | None  # The same of the present bundle.
+    before: float | None  # Share of images with the same best class, before; None if outputs are no classes.
+    after: float | None  # Share of images with the same best class, after.
     low: float | None  # Lower end of the 95 % interval of `after` (Wilson's).
     high: float | None  # Upper end.
-    error_before: float  # Root of the squared error of the outputs over the root of the original's square, before.
-    error_after: float  # The same of the present bundle.
-    images: int  # Images it was measured on.
+    error_before: float  # Root of the squared error of the outputs over the root of the original's squared outputs, before.
+    error_after: float  # Error after.
+    images: int  # Number of images.
     source: Literal["measured"] = "measured"  # Always ``measured``.
 
 
@@ -42,12 +42,12 @@ class RefineAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A refined bundle."""
 
     bundle: Path  # Its folder.
-    model: str  # The network.
-    kept: str  # ``refined``, or ``start`` where refining made nothing better and the weights stayed.
-    refinement: "Refined"  # Error of the outputs before and after, on images that no step looked at, its steps and its time.
-    agreement: AgreementChange | None  # Before and after; None where there were too few images to hold any back.
-    measured: Agreement | None  # Agreement as the bundle states it, by segment and of its files; None where there were too few images.
-    checks: dict[str, Any]  # Comparisons from the writing of the bundle.
+    model: str  # Name of the network.
+    kept: str  # ``refined``, or ``start`` if the refinement brought no improvement and the weights did not change.
+    refinement: "Refined"  # Errors before and after on images that no step used, number of steps, and time.
+    agreement: AgreementChange | None  # Agreement before and after; None if there were too few images to hold any back.
+    measured: Agreement | None  # Agreement in the bundle, by segment and for its files; None for too few images.
+    checks: dict[str, Any]  # Comparisons made while the bundle was written.
     warnings: list[str]  # Warnings for the user.
 
 
@@ -95,18 +95,18 @@ def refine_bundle(
 ) -> RefineAnswer:
     """Refine the network of a bundle towards its original, on unlabelled images, and write it as a bundle.
 
-    The bundle's files have all that is needed: the design, its weights and the original. An interrupted refinement goes on when it is
-    asked for again in the same words.
+    The bundle's files contain the design, its weights and the original. An interrupted refinement resumes if the call is
+    repeated with the same arguments.
 
     Args:
         bundle: Folder of an fp32 bundle with its controls.
-        images: Folder of unlabelled images. The folder and count that the bundle was calibrated with have the same images held back.
+        images: Folder of unlabelled images. The folder and image count of the bundle's calibration hold back the same images.
         options: Options of the refinement, such as ``RefineOptions(minutes=10)``.
-        out: Folder of the new bundle; the bundle itself if None, which is replaced in one step.
-        progress: Called with a few words for what comes next.
+        out: Folder of the new bundle; if None, the new bundle replaces the old one in one step.
+        progress: Called with a short name of each next step.
 
     Raises:
-        StretchError: Or one of its kinds: no bundle, too few images, a checkpoint of another refinement, no folder to write to.
+        StretchError: Or a subclass: no bundle, too few images, a checkpoint of another refinement, no folder to write to.
     """
     import_torch()
     from scheduler.bundle.load import load_bundle
@@ -145,16 +145,16 @@ def refine_bundle(
             weights = _weights(began, options.synthetic) if outcome.kept == "refined" else began
             fitted_to = tuple(dict.fromkeys((*loaded.manifest.calibrated_on, *divided.fingerprints)))
             stated = msgspec.structs.replace(loaded.manifest, weights=weights, calibrated_on=fitted_to)
-            # no name for this one: it would hold the folder that `sweep` removes
+            # an unnamed bundle object, because a reference would keep the folder that `sweep` removes
             manifest = export_reweighed(
                 replace(loaded, manifest=stated), target, original, model, outcome.ranges, agreeing=agreeing, progress=tell
             )
         kept.remove()
     finally:
-        # one that nothing was written to
+        # remove the checkpoint folder if it is empty
         with contextlib.suppress(OSError):
             folder.rmdir()
-    # of a bundle that took its own place the earlier one was still read
+    # release the replaced bundle, which was still open
     del loaded
     sweep(target)
     return RefineAnswer(
@@ -170,7 +170,7 @@ def refine_bundle(
 
 
 def _check_bounds(minutes: float | None, steps: int | None, run_images: int) -> None:
-    """Refuse a refinement without a step, before any work is done for it."""
+    """Refuse a refinement without time or steps before any work begins."""
     check_run(run_images, mapped=False, images=True)
     if minutes is not None and not 0 < minutes < MAX_MINUTES:
         raise UsageError(
@@ -182,17 +182,17 @@ def _check_bounds(minutes: float | None, steps: int | None, run_images: int) -> 
 
 
 def checkpoint_folder(target: Path, requested: str | Path | None = None) -> Path:
-    """Return the folder that an interrupted refinement goes on from.
+    """Return the checkpoint folder from which an interrupted refinement resumes.
 
     Args:
-        requested: The folder that was asked for; next to the new bundle if None.
+        requested: The requested folder; a folder next to the new bundle if None.
     """
     absolute = target.resolve()
     return absolute.with_name(absolute.name + CHECKPOINT) if requested is None else Path(requested)
 
 
 def _check_checkpoint(folder: Path, *bundles: Path) -> None:
-    """Refuse a checkpoint that cannot be written, or would lie in a bundle, which holds its own files alone."""
+    """Refuse a checkpoint folder that cannot be written, or is inside a bundle, which only holds its own files."""
     for bundle in bundles:
         if folder.resolve().is_relative_to(bundle.resolve()):
             raise UsageError(f"the checkpoint {folder} would lie in the bundle {bundle}", "choose a folder outside of it")
@@ -203,7 +203,7 @@ def _check_checkpoint(folder: Path, *bundles: Path) -> None:
 
 
 def _weights(began: "WeightsInfo", synthetic: int) -> "WeightsInfo":
-    """Return a bundle's statement of weights that were refined."""
+    """Return the description of refined weights for a bundle."""
     from scheduler.bundle.manifest import WeightsInfo
 
     detail = began.detail

@@ -1,4 +1,4 @@
-"""Searches for designs of a network, or of a pair of networks, without building them."""
+"""Search for designs of a network, or of a pair of networks, without building them."""
 
 import time
 from collections.abc import Sequence
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from stretch.stages.network import CapturedNetwork
     from stretch.stages.together import TogetherAnswer
 
-#: Factor of the best design's value that alternatives may have.
+#: Default maximum value of alternatives, relative to the best design's.
 MAX_VALUE_FACTOR = 1.2
 
-#: Factor on the number of measured blocks: a front has designs of every agreement, and needs the losses of more segments.
+#: Factor on the number of measured blocks, because a front has designs of every agreement and needs losses of more segments.
 FRONT_FACTOR = 3
 
-#: Number of designs; for a pair of networks per set of processors.
+#: Default maximum number of designs; and, for a pair of networks, of designs per set of processors.
 TOP, PAIR_TOP = 10, 3
 
 
@@ -69,7 +69,7 @@ class SearchOptions(msgspec.Struct, frozen=True, kw_only=True):
     seed: Annotated[int, AdvancedOption("Seed of random weights.")] = 0
 
     def read(self, model: str) -> "CapturedNetwork":
-        """Read the network of a name; without images only its graph is read."""
+        """Read a network by name; without images only its graph."""
         from stretch.stages.network import read_network
 
         measured = self.images is not None
@@ -95,16 +95,16 @@ def search(
     """Search a Pareto front of designs, or the best design and alternatives, without building them.
 
     Args:
-        model: A name of `stretch list models`, Python code or a file; or a network that was read before.
+        model: A name of `stretch list models`, Python code or a file; or a captured network.
         device: Profile id, path of a profile, or a profile.
         options: Options of the search, such as ``SearchOptions(top=3)``.
         config: Constraints and objective.
-        progress: Called with a few words for what comes next.
-        plan_options: Options of the planner by name, in place of those of `config`.
+        progress: Called with a short name of each next step.
+        plan_options: Options of the planner by name, which override `config`.
 
     Raises:
         UsageError: If arguments contradict each other.
-        StretchError: Or one of its kinds: unknown names, no images, no design, no folder to write to.
+        StretchError: Or a subclass: unknown names, no images, no design, no folder to write to.
     """
     from stretch.planning.cost.accuracy import Sensitivity
     from stretch.planning.pareto import diverse_front, front
@@ -136,7 +136,7 @@ def search(
 def _accuracy_source(
     network: "CapturedNetwork", profile: DeviceProfile, request: PlanConfig, options: SearchOptions, progress: Progress
 ) -> "tuple[AccuracySource | None, BlockLosses | None, list[str]]":
-    """Return the source of the accuracy of designs and losses of single blocks, None where there are none, and warnings about them."""
+    """Return the source of the accuracy of designs, the losses of single blocks (both None if unknown), and warnings."""
     if request.accuracy:
         from stretch.planning.cost.accuracy import load_accuracy
 
@@ -178,13 +178,13 @@ def search_pair(
     """Search pairs of designs of two networks that run concurrently.
 
     Args:
-        models: Names of both; the same one twice for two users of one network.
-        options: Of these count `top` (3 by default, for each set of processors), `within` (1.2 by default), `input_shape` (of the
+        models: Names of both networks; the same name twice for two users of one network.
+        options: Only these apply: `top` (3 by default, for each set of processors), `within` (1.2 by default), `input_shape` (of the
             first network), `out` and `trust_code`.
         goal: ``makespan``, ``latency`` (mean of both) or ``throughput``.
 
     Raises:
-        StretchError: Or one of its kinds: unknown names, no design, no folder to write to.
+        StretchError: Or a subclass: unknown names, no design, no folder to write to.
     """
     from stretch.planning.plan import PlanningProblem
     from stretch.stages.together import GOALS, best_pair, candidates, together_answer
@@ -218,10 +218,10 @@ def search_pair(
 
 
 def check_search(request: PlanConfig, options: SearchOptions) -> tuple[tuple[str, ...], bool]:
-    """Refuse searches that cannot be made or written, before any work is done for them.
+    """Refuse impossible searches and folders before any work begins.
 
     Returns:
-        The objectives of a front, empty for the usual ones, and whether alternatives are searched instead of a front.
+        The criteria of a front, empty for the default, and whether to search alternatives instead of a front.
     """
     from stretch.planning.pareto import check_criteria
 
@@ -256,7 +256,7 @@ def check_search(request: PlanConfig, options: SearchOptions) -> tuple[tuple[str
 
 
 def _save_answer(answer: Any, folder: Path, source: "AccuracySource | None" = None) -> Any:
-    """Write the design files of a search, and what was measured."""
+    """Write the design files of a search and a measured sensitivity; return the answer with their paths."""
     from stretch.planning.cost.accuracy import Sensitivity, save_accuracy
     from stretch.planning.design.branch_design import design_to_toml
 

@@ -1,4 +1,4 @@
-"""Functions of the command line's verbs, in Python: each has the name of the verb that calls it."""
+"""Python functions for the verbs of the command line, each named after its verb."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from stretch.train.loop import Listener
     from stretch.train.session import TrainAnswer
 
-#: Traced inferences of a simulation whose timeline is written, at most.
+#: Maximum number of traced inferences in a simulation with a written timeline.
 MAX_TRACED = 64
 
 
@@ -51,11 +51,11 @@ def plan(model: "str | nn.Module", device: str | Path | DeviceProfile, *, config
     Args:
         model: A name of `stretch list models`, ``package.module:factory``, a file, or a module.
         device: Profile id, path of a profile, or a profile.
-        config: Constraints of the search; with a design, precisions and floors of the controls.
-        named: Single options of `PlanConfig`, in place of those of `config`, and of `BranchOptions`, such as ``design="design.toml"``.
+        config: Constraints of the search; for a given design, precisions and floors of the controls.
+        named: Single options of `PlanConfig`, which override `config`, and of `BranchOptions`, such as ``design="design.toml"``.
 
     Raises:
-        StretchError: Or one of its kinds: unknown names, a network that is not captured, no design.
+        StretchError: Or a subclass: unknown names, a network that cannot be captured, no design.
     """
     from stretch.api.main_job import BranchOptions, branch
 
@@ -93,13 +93,13 @@ def predict(
     """Predict the latency of a model on each processor of a device.
 
     Args:
-        model: A name of `stretch list models`, Python code or a file; or what was read of one before.
+        model: A name of `stretch list models`, Python code or a file; or a graph from `PredictOptions.read`.
         device: Profile id, path of a profile, or a profile.
         options: Options of the prediction, such as ``PredictOptions(processor="gpu")``.
-        kernels: Whether every kernel is listed.
+        kernels: Whether the answer lists every kernel.
 
     Raises:
-        StretchError: Or one of its kinds: unknown names, a model without a graph.
+        StretchError: Or a subclass: unknown names, a model without a graph.
     """
     from predictors.predictor import not_measured
 
@@ -128,7 +128,7 @@ def predict(
 def processors_to_predict(
     profile: DeviceProfile, processor: str | None, precision: str | None, *, all_precisions: bool = True
 ) -> list[str]:
-    """Return the processors that support a precision, with every core set or only the default ones."""
+    """Return the processors that support a precision, with all core sets or only the default ones."""
     if processor is not None:
         profile.processor(processor).check_precision(precision)
         return [processor]
@@ -223,13 +223,13 @@ def simulate(
 
     Args:
         options: Disturbances, requests and policy, such as ``SimulateOptions(jitter=0.05)``.
-        progress: Called now and then.
+        progress: Called from time to time.
 
     Returns:
-        The figures, and the simulated inferences with their latencies and traces.
+        The answer, and the simulated inferences with their latencies and traces.
 
     Raises:
-        StretchError: Or one of its kinds: no bundle, a load that is not understood, a device without a processor.
+        StretchError: Or a subclass: no bundle, a malformed load, a device that lacks a processor.
     """
     from predictors.thermal import read_thermal
     from scheduler.bundle.load import load_bundle
@@ -304,13 +304,13 @@ def train(
         recipe: A TOML file, or the name of an installed recipe.
         out: Folder of the run; ``runs/RECIPE`` if None.
         options: Options of the training, such as ``TrainOptions(resume=True)``.
-        listener: Gets reports of the progress.
+        listener: Receives progress reports.
 
     Returns:
-        Result of the run; None in processes of a run of many other than the first.
+        Result of the run; None in all but the first process of a distributed run.
 
     Raises:
-        StretchError: Or one of its kinds: an unknown recipe or key, images that are not there, a run that is there already.
+        StretchError: Or a subclass: an unknown recipe or key, missing images, an existing run.
     """
     from stretch.train.recipe import find_recipe, load_recipe
 
@@ -341,13 +341,13 @@ ExplainedDevice = Annotated[
 def explain(
     what: Explained, device: ExplainedDevice = None, *, mapping: DelegateMap = NO_PLACES, progress: Progress | None = None
 ) -> "Explanation":
-    """Show where each operator of a bundle runs, why, and its cost.
+    """Explain the placement of each operator of a bundle, with the reason and the time.
 
     Args:
         progress: Called for each subgraph.
 
     Raises:
-        StretchError: Or one of its kinds: no bundle, an unknown device.
+        StretchError: Or a subclass: no bundle, an unknown device.
     """
     path = Path(what)
     from scheduler.bundle.load import load_bundle
@@ -389,7 +389,7 @@ def evaluate(
         progress: Called for each file.
 
     Raises:
-        StretchError: Or one of its kinds: no bundle, no images, a network that does not classify.
+        StretchError: Or a subclass: no bundle, no images, a network that does not classify.
     """
     from scheduler.answer import PlacedProcessor
     from scheduler.bundle.load import load_bundle
@@ -468,19 +468,19 @@ def advise(
     trust_code: TrustCode = False,
     progress: Progress | None = None,
 ) -> "Advice":
-    """Say for each device whether to branch a network: the best single processor, exact and stretched branches, and what to do.
+    """Return advice for each device on whether to branch a network, with the best single processor and exact and stretched branches.
 
-    No weights are read, for no time depends on them; a module stays as it is.
+    No weights are read, because times do not depend on them; a given module does not change.
 
     Args:
-        progress: Called with a few words for the next step, and with each device that is answered for.
+        progress: Called with a short name of each next step, and with each finished device.
 
     Returns:
-        An answer for each device, the one with the fastest option first; `stretch advise --json` prints it.
+        An answer per device, the device with the fastest option first; `stretch advise --json` prints it.
 
     Raises:
-        UsageError: If there is no such precision, or no device has it.
-        StretchError: Or one of its kinds: unknown names, networks that are not captured.
+        UsageError: If the precision is unknown, or no device supports it.
+        StretchError: Or a subclass: unknown names, networks that cannot be captured.
     """
     from stretch.api.main_job import Phases, loading_torch, read_model
     from stretch.stages.advise import advise as answers
@@ -499,7 +499,7 @@ def advise(
 
 
 def _profiles(device: str | Path | DeviceProfile | Sequence[str | Path | DeviceProfile]) -> list[DeviceProfile]:
-    """Return each profile once."""
+    """Return the profiles of devices or patterns, each once."""
     devices = [device] if isinstance(device, str | Path | DeviceProfile) else device
     profiles: list[DeviceProfile] = []
     for one in devices:

@@ -1,4 +1,4 @@
-"""Parts of a network that can be scaled, parts that are divided exactly, and reasons where neither is possible."""
+"""Parts of a network that can be scaled or divided exactly, and the reasons for parts that cannot."""
 
 from typing import Literal
 
@@ -9,26 +9,26 @@ from predictors.operators import kind_of
 from stretch.planning.design.division import divisions
 from stretch.planning.network.segments import Segment, backbone_of, cut_points, divide, split_segments
 
-#: Things that a branch may have less of: blocks, channels of the backbone, heads of attention, hidden channels of a block.
+#: Dimensions of which a branch may have less: blocks, channels of the backbone, attention heads, hidden channels of a block.
 Scaled = Literal["depth", "width", "heads", "hidden"]
 
 
 class StageAbilities(msgspec.Struct, frozen=True, kw_only=True):
     """Possible changes of a stage."""
 
-    name: str  # ``stem``, ``s1``, …, ``head``; of parts other than the backbone ``side1``, …
-    shape: tuple[int, ...]  # Of its output, of several outputs of the first.
-    depth: int = 1  # Blocks.
-    min_depth: int = 1  # Blocks that are never removed.
-    heads: int = 0  # Most heads of its attentions; 0 where it has none.
-    opaque: int  # Operators that only state their shape, which nothing scales or divides.
-    scaled: list[Scaled] = []  # Things that a branch may have less of; nothing where the stage is not stretched.
-    exact: list[str] = []  # Exact divisions of one part of it or more; where there are none the stage is placed as it is.
-    why: str  # Why it is not stretched; empty where it is.
+    name: str  # ``stem``, ``s1``, …, ``head``; ``side1``, … for parts outside the backbone.
+    shape: tuple[int, ...]  # Shape of its output, or of the first of several.
+    depth: int = 1  # Number of blocks.
+    min_depth: int = 1  # Number of blocks that are never removed.
+    heads: int = 0  # Maximum number of heads of its attention operators; 0 without attention.
+    opaque: int  # Number of operators of unknown kind, which cannot be scaled or divided.
+    scaled: list[Scaled] = []  # Dimensions of which a branch may have less; empty if the stage cannot be stretched.
+    exact: list[str] = []  # Exact divisions of at least one of its parts; empty if the stage stays whole.
+    why: str  # Reason why it cannot be stretched; empty if it can.
 
 
 def stage_abilities(graph: OpGraph) -> list[StageAbilities]:
-    """Return the possible splits of each stage of a network, and of the parts next to them if it has several inputs or outputs."""
+    """Return the possible changes of each stage of a network, and of its sides if it has several inputs or outputs."""
     backbone, result = backbone_of(graph), []
     for stage in split_segments(backbone.graph):
         scaled, ops = _scaled(stage) if stage.branchable else [], stage.graph.ops

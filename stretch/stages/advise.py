@@ -1,4 +1,4 @@
-"""Should a network be branched? One answer for each of many devices, from the planner's own results."""
+"""Advice on whether to branch a network, for each of many devices, from the planner's results."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,10 +36,10 @@ from stretch.planning.network.segments import components
 from stretch.planning.plan import PlanningProblem, choose, choose_merged, predict
 from stretch.planning.result import PlanResult, Shortened, ranked_singles
 
-#: Kinds of branches, as they are recommended and as the JSON calls them.
+#: Kinds of branches, in recommendations and in the JSON.
 EXACT, STRETCHED = "exact", "stretched"
 
-#: The control that would have to be trained as stretched branches are.
+#: The control that needs training, as stretched branches do.
 RETRAINED_BASELINE = "sequential_same_macs"
 
 #: Names of precisions, the widest first.
@@ -47,11 +47,11 @@ PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "int8")
 
 
 class SingleAdvice(msgspec.Struct, frozen=True, kw_only=True):
-    """The original on the fastest processor by itself."""
+    """The original on the fastest single processor."""
 
-    processor: str  # With its core set where that is not the default.
-    precision: str  # At what precision.
-    ms: float  # Its time, transfers of input and output included.
+    processor: str  # Name of the processor, with its core set if this is not the default.
+    precision: str  # Precision of the run.
+    ms: float  # Predicted time, transfers of input and output included.
     low_ms: float  # Lower end of the 90 % interval around it.
     high_ms: float  # Upper end.
 
@@ -60,12 +60,12 @@ class BranchesAdvice(msgspec.Struct, frozen=True, kw_only=True):
     """The best branches of one kind."""
 
     ms: float  # Their predicted makespan.
-    speedup: float  # Time of the best single processor over it.
-    low: float  # Lower end of the 90 % interval of that ratio.
+    speedup: float  # Time of the best single processor over the makespan.
+    low: float  # Lower end of the 90 % interval of the speed-up.
     high: float  # Upper end.
-    processors: list[str]  # Where they run.
-    macs_ratio: float  # Multiply-accumulates over the original's, those that are repeated included.
-    recommended: str  # As in the JSON of `stretch branch`: `branched`, a control, or `no clear winner`.
+    processors: list[str]  # Processors of the branches.
+    macs_ratio: float  # Multiply-accumulates over the original's, including repeated ones.
+    recommended: str  # Recommendation as in the JSON of `stretch branch`: `branched`, a control, or `no clear winner`.
     shortened: Shortened | None  # The original without some blocks, as fast on one processor; None for exact branches.
 
 
@@ -74,27 +74,27 @@ class DeviceAdvice(msgspec.Struct, frozen=True, kw_only=True):
 
     device: str  # Id of its profile.
     name: str  # Name of the device.
-    calibrated: bool  # Whether the times of all its processors were fitted to measurements on it.
+    calibrated: bool  # Whether the times of all its processors were fitted to measurements on the device.
     advice: str  # The advice, in a few words.
-    reason: str  # Why, in one sentence.
+    reason: str  # Reason, in one sentence.
     recommended: str  # ``exact``, ``stretched``, ``single:PROCESSOR`` or `no clear winner`.
     best_single: SingleAdvice  # The original on one processor.
-    optional: SingleAdvice | None  # The same on the fastest processor that plans use only where it is named; None where there is none.
-    exact: BranchesAdvice | None  # Branches that compute what the original computes; None where none were planned.
-    stretched: BranchesAdvice | None  # Branches that make another network; None where there are none.
-    exact_at_most: float | None  # Largest speed-up of exact branches over the best single processor; None with one processor.
-    command: str  # Command that plans the same.
+    optional: SingleAdvice | None  # The original on the fastest processor that plans only use on request; None without one.
+    exact: BranchesAdvice | None  # Branches that compute exactly the original's output; None if none were planned.
+    stretched: BranchesAdvice | None  # Scaled branches, which are another network; None without any.
+    exact_at_most: float | None  # Upper bound on the speed-up of exact branches over the best single processor; None with one processor.
+    command: str  # Command that reproduces the plan.
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
-    """One network on many devices; the fields are the keys of `stretch advise --json`."""
+    """Advice on one network for many devices; the fields are the keys of `stretch advise --json`."""
 
-    model: str  # The network.
+    model: str  # Name of the network.
     input: tuple[int, ...]  # Shape of its input, with the batch.
     macs: int  # Multiply-accumulates.
-    params: int  # Learned numbers.
+    params: int  # Number of parameters.
     source: str  # Always ``predicted``.
-    precision: str | None  # Requested precision; None for the usual one of each processor.
+    precision: str | None  # Requested precision; None for each processor's default.
     answers: list[DeviceAdvice]  # The device with the fastest option first.
     warnings: list[str]  # Warnings for the user.
 
@@ -113,20 +113,20 @@ def advise(
     words: Sequence[str] = (),
     progress: Progress = silent,
 ) -> Advice:
-    """Return the advise on a network for each of some devices.
+    """Return the advice on a network for each device.
 
-    Exact branches are not searched for where `min_divided_ms` shows that they cannot gain `MIN_GAIN`; every other recommendation
-    is that of a plan (`stretch.planning.cost.compare.recommend_among`).
+    Exact branches are not searched if `min_divided_ms` shows that they cannot gain `MIN_GAIN`; every other recommendation
+    comes from a plan (`stretch.planning.cost.compare.recommend_among`).
 
     Args:
-        model: As it was named, for the commands.
+        model: Name of the model for the commands.
         graph: The network, captured once.
-        precision: ``fp32``, ``fp16`` or ``int8``, see `precisions_at`; the usual one of each processor if None.
-        words: Words of commands for the network in addition to its name, such as ``--input 3x64x64``.
+        precision: ``fp32``, ``fp16`` or ``int8``, see `precisions_at`; each processor's default if None.
+        words: Options of commands in addition to the model, such as ``--input 3x64x64``.
         progress: Called after each device.
 
     Raises:
-        UsageError: As `check_precision`.
+        UsageError: If the precision is unknown, or no device supports it.
     """
     check_precision(devices, precision)
     answers: list[DeviceAdvice] = []
@@ -150,17 +150,17 @@ def advise(
 
 
 def check_precision(devices: Sequence[DeviceProfile], precision: str | None) -> None:
-    """Refuse a precision that there is not, or that no device can run."""
+    """Refuse an unknown precision, and a precision that no device supports."""
     if not any(precisions_at(device, precision) for device in devices):
         names = ", ".join(device.id for device in devices)
         raise UsageError(f"no processor of {names} runs in `{precision}` or a wider precision", f"choose {', '.join(PRECISIONS)}")
 
 
 def precisions_at(device: DeviceProfile, precision: str | None) -> dict[str, Precision]:
-    """Return the precision of each processor that has one to offer.
+    """Return the precision of each processor that supports the requested one or a wider one.
 
     Args:
-        precision: Each processor has it, or where it lacks it the next wider one; the usual one of each if None.
+        precision: The requested precision; a processor without it uses the next wider one. Each processor's default if None.
     """
     if precision is None:
         return {name: device.processor(name).default_precision for name in device.default_processors}
@@ -176,15 +176,15 @@ def precisions_at(device: DeviceProfile, precision: str | None) -> dict[str, Pre
 
 @dataclass(frozen=True)
 class _PlannedKind:
-    """Branches of one kind and their controls, or the reason why there are none."""
+    """A plan with branches of one kind, or the reason why none exists."""
 
     result: PlanResult | None
     why: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict)  # Options that ask for them in addition to their kind.
+    options: Mapping[str, Any] = field(default_factory=dict)  # Planner options of the plan, in addition to its kind.
 
     @property
     def single(self) -> Rival:
-        """Return the best single processor that they are compared with."""
+        """Comparison with the best single processor."""
         assert self.result is not None
         return next(rival for rival in self.result.recommendation.rivals if rival.name.startswith("single:"))
 
@@ -195,7 +195,7 @@ class _PlannedKind:
 
     @property
     def advice(self) -> BranchesAdvice | None:
-        """As plain data."""
+        """The plan as a record; None without a plan."""
         if self.result is None:
             return None
         return BranchesAdvice(
@@ -213,7 +213,7 @@ class _PlannedKind:
 def _on_device(
     model: Sequence[str], graph: OpGraph, device: DeviceProfile, precision: Mapping[str, str], like: PlanningProblem | None
 ) -> tuple[DeviceAdvice, PlanningProblem | None]:
-    """Return the advice for one device, with the processors that have a precision, and the request of the last plan."""
+    """Return the advice for one device, limited to the processors in `precision`, and the last planning problem for reuse."""
     names, usual = tuple(precision), precisions_at(device, None)
     request = PlanConfig(processors=() if len(names) == len(usual) else names, precision=dict(precision))
     if len(names) > 1:
@@ -224,7 +224,7 @@ def _on_device(
         exact = _PlannedKind(None, f"exact branches reach at most {at_most:.2f}x against the {single.processor} alone")
         if at_most >= MIN_GAIN:
             exact = _plan_kind(problem, trained=False)
-        # the same costs, so that common parts of both kinds are timed once
+        # reuse the costs, so that common parts of both kinds are timed once
         stretched = _plan_kind(replace(problem, config=msgspec.structs.replace(request, kinds=("stretch",)).resolve(device)), trained=True)
         recommended, reason = _recommend(exact, stretched, single)
     else:
@@ -256,7 +256,7 @@ def _on_device(
 
 
 def _optional_processor(graph: OpGraph, device: DeviceProfile, predictor: LatencyPredictor) -> SingleAdvice | None:
-    """Return the fastest processor that plans use only where it is named; None where there is none."""
+    """Return the estimate on the fastest processor that plans only use on request; None without one."""
     estimates = [predictor.predict(graph, name) for name in device.processors if name not in device.default_processors]
     fastest = min(estimates, key=lambda estimate: estimate.ms, default=None)
     if fastest is None:
@@ -266,7 +266,7 @@ def _optional_processor(graph: OpGraph, device: DeviceProfile, predictor: Latenc
 
 
 def _plan_kind(planning_problem: PlanningProblem, *, trained: bool) -> _PlannedKind:
-    """Return the best branches of a request, or why there are none; `trained` says whether they are to be trained."""
+    """Return the best branches of a request, or the reason why none exist; `trained` states whether they need training."""
     try:
         choice = choose(planning_problem, explain=False)
     except InfeasibleError as error:
@@ -279,9 +279,9 @@ def _plan_kind(planning_problem: PlanningProblem, *, trained: bool) -> _PlannedK
 
 
 def _recommend(exact: _PlannedKind, stretched: _PlannedKind, single: Estimate) -> tuple[str, str]:
-    """Return the recommendation, and its reason in a sentence."""
+    """Return the recommendation, and its reason as a sentence."""
     if exact.result and stretched.result and exact.is_worth_branching and stretched.is_worth_branching:
-        # other weights are worth it where they beat the exact branches as they must beat every control
+        # training is worth it if stretched branches beat the exact branches by the rule for controls
         runs = stretched.result.predicted_run, exact.result.predicted_run
         beaten = recommend_among(runs[0], {EXACT: runs[1]}, draw_factors(runs[0].unknowns | runs[1].unknowns)) == BRANCHED
         kind = STRETCHED if beaten else EXACT
@@ -299,7 +299,7 @@ def _recommend(exact: _PlannedKind, stretched: _PlannedKind, single: Estimate) -
 
 
 def _without_branches(exact: _PlannedKind, stretched: _PlannedKind, single: Estimate) -> tuple[str, str]:
-    """Return the recommendation where no branches are recommended, and its reason in a sentence."""
+    """Return the recommendation without recommended branches, and its reason as a sentence."""
     kinds = {EXACT: exact, STRETCHED: stretched}
     if kind := _open_question(exact, stretched):
         result = kinds[kind].result
@@ -321,14 +321,14 @@ def _without_branches(exact: _PlannedKind, stretched: _PlannedKind, single: Esti
 
 
 def _open_question(exact: _PlannedKind, stretched: _PlannedKind) -> str | None:
-    """Of the kinds for which it is open whether they pay the one that is predicted to gain more; None if there is none."""
+    """Return the kind of branches with the largest predicted speed-up among those too close to call; None without any."""
     kinds = {kind: item.result for kind, item in ((EXACT, exact), (STRETCHED, stretched))}
     gains = {kind: result.speedup for kind, result in kinds.items() if result and result.recommended == NO_CLEAR_WINNER}
     return max(gains, key=lambda kind: gains[kind], default=None)
 
 
 def _gain(kind: str, planned: _PlannedKind) -> str:
-    """Return how fast branches are against the best single processor."""
+    """Return a text on the speed-up of branches over the best single processor."""
     assert planned.result is not None
     rival, processor, run = planned.single, planned.result.best_single.processor, planned.result.run
     handed_on = parallel_ms(computing_spans(run)) <= HANDOVER_SHARE * run.makespan_ms
@@ -367,24 +367,24 @@ def _command(
 
 
 def _ms(answer: DeviceAdvice) -> float:
-    """Time on a device if it is used as advised, ms."""
+    """Return the time on a device that follows the advice, ms."""
     branches = {EXACT: answer.exact, STRETCHED: answer.stretched}.get(answer.recommended)
     return branches.ms if branches else answer.best_single.ms
 
 
-#: Ratios of two processors' times that the bound is looked for at; fewer make it looser, never wrong.
+#: Ratios of two processors' times at which the bound is evaluated; fewer make it looser, never wrong.
 MAX_RATIOS = 48
 
 
 def min_divided_ms(graph: OpGraph, costs: Costs) -> float:
-    """Return a lower bound, ms, on the makespan of every design that divides a network exactly over several processors; infinite for one.
+    """Return a lower bound, ms, on the makespan of every exact division of a network over several processors; infinite for one processor.
 
-    Each group of operators that no kernel spans may be shared by the processors at will, in any order, with no halo, no join and no
-    contention. Of what crosses only the fixed time of each link there and back counts, and the constant of an inference on the host. It
-    holds as far as part of a kernel takes at least
-    its share of the kernel's time. That is a linear program: minimise T where the shares s of each group k add up to 1
-    and each processor p ends in time, Σₖ sₚₖ tₚₖ + eₚ ≤ T. Any weights λ of the processors that add up to 1 bound it from below by
-    Σₖ minₚ λₚ tₚₖ + Σₚ λₚ eₚ; the largest of some is taken.
+    The processors may share each group of operators that no kernel spans in any proportion and order, without halo, join or
+    contention. Transfers only cost the fixed time of each link, there and back, and the host adds its constant per inference. The bound
+    holds if a part of a kernel takes at least
+    its share of the kernel's time. This is a linear program: minimise T where the shares s of each group k add up to 1
+    and each processor p ends in time, Σₖ sₚₖ tₚₖ + eₚ ≤ T. Any weights λ of the processors that add up to 1 yield the lower bound
+    Σₖ minₚ λₚ tₚₖ + Σₚ λₚ eₚ; the result is the maximum over some weights.
     """
     names = tuple(costs.precision)
     launched = {name: costs.predictor.kernels(graph, name) for name in names}
@@ -398,11 +398,11 @@ def min_divided_ms(graph: OpGraph, costs: Costs) -> float:
 
 
 def _min_divided_ms(times: NDArray[np.float64], exchange: NDArray[np.float64]) -> float:
-    """Return the bound for processors that all take part."""
-    busy = times[:, (times > 0).all(axis=0)]  # a group that costs one of them nothing bounds nothing
+    """Return the bound for processors that all take part, ms; `times` are (processors × groups)."""
+    busy = times[:, (times > 0).all(axis=0)]  # a group that takes no time on one processor adds nothing
     if not busy.size:
         return float(exchange.max())
-    # the bound is piecewise linear in the weights and bends where two processors take equally long for a group
+    # the bound is piecewise linear in the weights, with bends where two processors take equally long for a group
     ratios = [np.unique(np.quantile(busy[0] / row, np.linspace(0, 1, MAX_RATIOS), method="nearest")) for row in busy[1:]]
     weights = np.array([(1.0, *item) for item in product(*ratios)])
     weights /= weights.sum(axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""Networks of the Python interface as they are given and as they are now, read without changing the caller's objects."""
+"""Copies and checks of the caller's modules, without changes to the caller's objects."""
 
 import contextlib
 import copy
@@ -20,7 +20,7 @@ from stretch.transform.model import BranchedModel
 
 @contextlib.contextmanager
 def preserve_random_state() -> Iterator[None]:
-    """Leave the global random numbers of Python, NumPy and torch where they were."""
+    """Restore the global random state of Python, NumPy and torch afterwards."""
     python, cpu = random.getstate(), torch.get_rng_state()
     numpy = np.random.get_state()  # noqa: NPY002 - the global generator is the one to be kept
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
@@ -35,7 +35,7 @@ def preserve_random_state() -> Iterator[None]:
 
 @contextlib.contextmanager
 def freeze_garbage() -> Iterator[None]:
-    """Exclude existing objects from garbage collection, which would otherwise scan all of torch's modules again and again; no effect if the caller froze objects."""
+    """Exclude existing objects, such as torch's modules, from repeated garbage collection; no effect if the caller froze objects."""
     if ours := not gc.get_freeze_count():
         gc.freeze()
     try:
@@ -47,7 +47,7 @@ def freeze_garbage() -> Iterator[None]:
 
 @contextlib.contextmanager
 def pause_garbage_collection() -> Iterator[None]:
-    """Collect no garbage for a while that is short and builds many objects that stay; no effect if the caller paused it."""
+    """Pause garbage collection for a short step that builds many lasting objects; no effect if the caller paused it."""
     if ours := gc.isenabled():
         gc.disable()
     try:
@@ -68,7 +68,7 @@ def full_shape(shape: InputShapes) -> InputShapes:
         sizes = tuple(map(operator.index, parts))
     except TypeError:
         sizes = ()
-    # three numbers are one image
+    # three numbers are the shape of one image
     full = (1, *sizes) if len(sizes) == 3 else sizes
     if len(full) != 4 or min(full) < 1:
         raise UsageError(
@@ -79,7 +79,7 @@ def full_shape(shape: InputShapes) -> InputShapes:
 
 
 def copy_module(module: nn.Module, shape: InputShapes | Inputs) -> nn.Module:
-    """Return a copy to work with, on the CPU, in float32, in evaluation mode and without hooks."""
+    """Return a copy of a module on the CPU, in float32, in evaluation mode and without hooks."""
     name = type(module).__name__
     _check_weights(module, name)
     # weight norm and pruning leave computed tensors on a module, which torch does not deep-copy
@@ -98,13 +98,13 @@ def copy_module(module: nn.Module, shape: InputShapes | Inputs) -> nn.Module:
 
 
 def other_weight_types(module: nn.Module) -> str | None:
-    """Return the type of a module's weights where it is not float32, such as ``float16``."""
+    """Return the types of a module's weights other than float32, such as ``float16``; None without any."""
     kinds = {str(p.dtype).removeprefix("torch.") for p in module.parameters() if p.is_floating_point() and p.dtype != torch.float32}
     return ", ".join(sorted(kinds)) or None
 
 
 def _check_weights(module: nn.Module, name: str) -> None:
-    """Refuse missing weights and types that branches do not support."""
+    """Refuse missing weights and unsupported types."""
     for key, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if nn.parameter.is_lazy(tensor):
             raise StretchError(f"`{name}` has no weights yet: `{key}` waits for a first input", "run the module once before you branch it")
@@ -115,7 +115,7 @@ def _check_weights(module: nn.Module, name: str) -> None:
 
 
 def materialize(model: nn.Module, graph: OpGraph) -> BranchedModel:
-    """Return a copy that can be exported: on the CPU, in float32 and evaluation mode."""
+    """Return a copy of a branched network for export: on the CPU, in float32 and evaluation mode; refuse changed layers."""
     if not isinstance(model, BranchedModel):
         raise StretchError(
             f"the network is {type(model).__name__}, no longer the BranchedModel that was built", "leave `model` as it was made"
@@ -130,7 +130,7 @@ def materialize(model: nn.Module, graph: OpGraph) -> BranchedModel:
 
 
 def _check_layers(model: BranchedModel, graph: OpGraph) -> None:
-    """Compare kinds of layers and shapes of weights with those that the design gives."""
+    """Refuse a network whose layers or weight shapes differ from its design."""
     with torch.device("meta"):
         built = _layers(BranchedModel(graph, model.design))
     present = _layers(model)

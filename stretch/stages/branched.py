@@ -1,4 +1,4 @@
-"""The result of the main job: a plan, a network to train, and a bundle when it is saved."""
+"""Result of the main job: a plan, a network to train, and, once saved, a bundle."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -27,14 +27,13 @@ if TYPE_CHECKING:
     from stretch.transform.calibrate.split import Images
     from stretch.transform.refine import Refined
 
-#: Said of a network that was neither calibrated nor trained since it was changed.
-#: Its last part is the result of experiments/equal_latency.
+#: Warning for a changed network that was neither calibrated nor trained; its last part is the result of experiments/equal_latency.
 UNKNOWN_ACCURACY = (
     "accuracy unknown: train the branches (`stretch train`) or give `images`; "
     "on CIFAR-10, networks with fewer blocks were as accurate at the same latency"
 )
 
-#: How the sentence on files begins whose times are those of int8.
+#: Start of the warning on fp32 files whose predicted times assume int8.
 FLOAT = "the bundle's files are fp32"
 
 
@@ -44,29 +43,29 @@ class Branched:
 
     Args:
         plan: The design with its prediction and controls.
-        weights_source: Of the weights that the network began with: ``default``, ``random``, ``file`` or ``given``.
-        weights_detail: Which weights.
+        weights_source: Source of the initial weights: ``default``, ``random``, ``file`` or ``given``.
+        weights_detail: Description of the initial weights.
         warnings: Warnings for the user.
         seconds: Wall time of each phase.
         model: The branched network, a `torch.nn.Module`; None after a dry run.
-        sequential: The sequential control of the same MACs, if there is one.
-        shortened: The original without some blocks, calibrated on the images; None without images, or where the plan has none.
-        calibration: How far each branched segment is from the original's, after calibration.
-        refinement: Result of refining the network; None where that was not asked for.
-        agreement: How far the network agrees with the original on images that were held back; None where that was not measured.
-        calibrated: The same before it was refined.
-        bundle: The folder written last, if any.
-        manifest: Its `bundle.json`.
-        withheld: Whether nothing was built because `only_if_faster` was asked for and branches are not recommended.
-        preprocessing: Preparation of a picture before the model reads it; None: ImageNet's.
-        images: Images for calibration, and others; None without images.
-        run_images: Number of held-out images that are run through the bundle's files when they are written; 0 for none.
-        mapping: Where processors run here for that.
-        original: The original network, a copy of it if a module was given; None after a dry run.
-        built: Fingerprint of `model` as it was built; None after a dry run.
-        own: The file that the original was read from, where that could be run, and its ends.
-        unjudged: Whether there is such a file, and it could not be run to compare the network with it.
-        ranges: Scales and zero points that it was refined with in int8, by subgraph and tensor.
+        sequential: The sequential control with the same MACs, or None.
+        shortened: The original without some blocks, calibrated on the images; None without images, or if the plan has none.
+        calibration: Error of each branched segment relative to the original's, after calibration.
+        refinement: Result of the refinement; None without a request.
+        agreement: Agreement of the network with the original on held-back images; None if not measured.
+        calibrated: Agreement before the refinement.
+        bundle: The last written folder, or None.
+        manifest: Content of the bundle's `bundle.json`.
+        withheld: Whether nothing was built because of `only_if_faster` and branches are not recommended.
+        preprocessing: Preprocessing of pictures; ImageNet's if None.
+        images: Images for calibration and held-back images; None without images.
+        run_images: Maximum number of held-back images to run through the written files; 0 for none.
+        mapping: Delegates that run processors on this machine for this comparison.
+        original: The original network, or a copy of a given module; None after a dry run.
+        built: Fingerprint of the weights of `model` after the build; None after a dry run.
+        own: The file of the original and its inputs and outputs, if the file could be run.
+        unjudged: Whether the original has a file that could not be run for a comparison.
+        ranges: Scales and zero points of the refinement in int8, by subgraph and tensor.
     """
 
     plan: PlanResult
@@ -104,16 +103,16 @@ class Branched:
         return "\n".join(lines)
 
     def save(self, path: str | Path, *, controls: bool = True, progress: Progress | None = None) -> Path:
-        """Write the network as it is now into a bundle, each file checked against torch.
+        """Write the network in its present state into a bundle; each file is checked against torch.
 
-        It may have been trained, moved to a GPU or left in training mode since
-        it was built, and stays so. Where its weights are not those that it was
-        built with, the bundle calls them ``trained``.
+        The network may have been trained, moved to a GPU or left in training mode
+        since the build, and stays so. If its weights have changed since
+        the build, the bundle calls them ``trained``.
 
         Args:
             path: Folder of the bundle; an earlier bundle there is replaced in one step.
             controls: Whether the bundle has the sequential controls.
-            progress: Called with a few words for what comes next.
+            progress: Called with a short name of each next step.
 
         Returns:
             The folder, ready for `scheduler.Session`.
@@ -139,7 +138,7 @@ class Branched:
         model, sequential = materialize(self.model, self.original.graph), self._control() if controls else None
         trained = fingerprint(model.state_dict()) != self.built
         if trained:
-            # the measurements are no longer true of it
+            # the measurements do not apply to the trained weights
             self.agreement = None
             if (shortened := self.plan.shortened) is not None:
                 self.plan = dataclasses.replace(self.plan, shortened=replace(shortened, kept=None))
@@ -172,7 +171,7 @@ class Branched:
         return folder
 
     def agrees(self, least: float) -> bool:
-        """Return whether it was measured to see the original's class in such a share of the images."""
+        """Return whether the measured agreement is at least `least`."""
         return self.agreement is not None and self.agreement.value is not None and self.agreement.value >= least
 
     def to_json(self) -> dict[str, Any]:
@@ -195,7 +194,7 @@ class Branched:
         )
 
     def _control(self) -> "BranchedModel | None":
-        """Return the sequential control to export; built now if that was left out."""
+        """Return the sequential control to export, and build it first if necessary; None without one."""
         from stretch.stages.arguments import materialize, preserve_random_state
         from stretch.stages.build import build_control
 

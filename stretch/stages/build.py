@@ -1,4 +1,4 @@
-"""Stages behind a design: the control, images to calibrate and compare with, refinement, and the agreement of a bundle's files."""
+"""Steps after the choice of a design: controls, images for calibration and comparison, refinement, and agreement of a bundle's files."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,31 +31,31 @@ from stretch.transform.synthetic import Synthesis, synthesise
 #: Batch size.
 BATCH = 32
 
-#: Maximum number of images that are held back to compare with: enough to know a share to a few hundredths.
+#: Maximum number of held-back images for comparison, which yield a share with an error of a few hundredths.
 HELD_BACK = 200
 
-#: Number of these that are run through a bundle's files by default, one at a time.
+#: Default maximum number of held-back images to run through a bundle's files, one at a time.
 RUN_IMAGES = 64
 
-#: A network that agrees less often gets the remark that it needs training.
+#: Agreement below which a warning recommends training.
 MIN_AGREEMENT = 0.95
 
-#: Where a folder has no further images, one image of this number is held back from calibration.
+#: If a folder has no more images than calibration takes, one in this many is held back.
 HELD_BACK_EVERY = 4
 
 
 def build_control(captured: Captured, planned: PlanResult) -> BranchedModel | None:
-    """Return the sequential control of the same multiply-accumulates; None where the plan has none."""
+    """Return the sequential control with the same multiply-accumulates; None if the plan has none."""
     return None if planned.sequential is None else build(captured, planned.sequential.design)
 
 
 def fit_shortened(
     captured: Captured, shortened: Shortened, images: Images, branched: Agreement | None
 ) -> tuple[BranchedModel, Kept | None]:
-    """Return the shortened network of a plan, calibrated on the images, and how much it and the branches keep on the images held back.
+    """Return the calibrated shortened network of a plan, and the shares that it and the branches keep on held-back images.
 
     Args:
-        branched: Agreement of the calibrated branches; None where it was not measured.
+        branched: Agreement of the calibrated branches; None if not measured.
     """
     model = build(captured, shortened.design)
     calibrate(model, captured, images.fitted, synthetic=images.synthetic)
@@ -76,14 +76,14 @@ def divide_images(
     synthetic: int = 0,
     progress: Progress = silent,
 ) -> Images:
-    """Read a folder's images, and hold some back from calibration to compare with.
+    """Read a folder's images, and divide them into images for calibration and held-back images for comparison.
 
-    Of images that are the same one is taken. Both are spread over the folder. Where it has more images than calibration takes, the others are
-    held back; where it has not, every fourth one, as long as calibration has enough.
+    Duplicates are dropped. Both sets are spread over the folder. If it has more images than calibration takes, the others are
+    held back; otherwise every fourth image, as long as calibration has enough.
 
     Args:
-        preprocessing: Preparation of a picture before the model reads it; ImageNet's if None.
-        synthetic: Number of images that are made from the network itself.
+        preprocessing: Preprocessing of pictures; ImageNet's if None.
+        synthetic: Number of additional images to synthesise from the network.
     """
     if captured.graph.inputs[0].shape[0] > 1:
         raise UsageError(
@@ -113,10 +113,10 @@ def divide_images(
 
 
 def compare_with_original(model: BranchedModel, captured: Captured, images: Sequence[torch.Tensor]) -> tuple[Agreement | None, list[str]]:
-    """Return the agreement of a branched network with its original on held-back images, and warnings about it.
+    """Return the agreement of a branched network with its original on held-back images, and warnings.
 
     Args:
-        images: Batches, (n, channels, height, width); none where there were too few.
+        images: Batches, (n, channels, height, width); empty if there were too few images.
     """
     if not images:
         return None, ["too few images to hold any back, so how far this network agrees with the original was not measured"]
@@ -135,25 +135,25 @@ def compare_with_original(model: BranchedModel, captured: Captured, images: Sequ
     return agreement, []
 
 
-#: Said of networks of several outputs.
+#: Warning for networks with several outputs.
 NOT_RUN = "the bundle's files were not run on images: that is done for networks of one output"
 
 
 @dataclass(frozen=True)
 class FileComparison:
-    """Compares a bundle's files, in their planned precisions, with the original as the bundle is written."""
+    """Comparison of a bundle's files, in their planned precisions, with the original while the bundle is written."""
 
-    agreement: Agreement | None  # Of the network; None where it was not measured.
+    agreement: Agreement | None  # Agreement of the network; None if not measured.
     captured: Captured  # The original.
-    images: Images | None  # Its held-back ones are run through the files; None for none.
+    images: Images | None  # Images, of which held-back ones run through the files; None without images.
     count: int = RUN_IMAGES  # Maximum number of images to run; 0 for none.
-    mapping: Mapping[str, str] = field(default_factory=dict)  # Where processors run here.
+    mapping: Mapping[str, str] = field(default_factory=dict)  # Delegates that run processors on this machine.
     progress: Progress = silent
-    seconds: float = SECONDS  # As of `measure_files`.
+    seconds: float = SECONDS  # Time limit of `measure_files`.
     warnings: list[str] = field(default_factory=list)  # Warnings for the user, after a call.
 
     def __call__(self, bundle: Bundle) -> Agreement | None:
-        """Return the agreement of the network, with that of the files."""
+        """Return the agreement of the network, with the agreement of the bundle's files added."""
         if self.agreement is None or self.images is None or not self.count:
             return self.agreement
         if len(bundle.manifest.outputs) > 1:
@@ -166,7 +166,7 @@ class FileComparison:
         taken = held_back if few else [held_back[i * len(held_back) // self.count] for i in range(self.count)]
         module = self.captured.module.eval()
         with torch.no_grad():
-            # all at once: one at a time, between runs of the session, torch's threads and the session's get into each other's way
+            # run the original on all images first: alternating with the session, torch's threads and the session's would compete
             batches = [torch.from_numpy(np.concatenate(taken[i : i + BATCH])) for i in range(0, len(taken), BATCH)]
             outputs = [named_outputs(module(batch), self.captured.returned)[0][1] for batch in batches]
         expected = iter(torch.cat(outputs).numpy())
@@ -189,12 +189,12 @@ UNCHANGED_WARNING = "refining brought the network no closer to the original on h
 class RefinementOutcome:
     """Result of refining a network."""
 
-    refinement: Refined  # Errors on the images that the steps left out; where the start was kept, the same after as before.
-    before: Agreement | None  # With the original on the images held back, before; None where there were too few.
-    after: Agreement | None  # The same of what was kept.
-    kept: str  # ``refined``, or ``start`` where no step brought the network closer, or it then agreed less often.
+    refinement: Refined  # Errors on images that no step used; equal before and after if the start was kept.
+    before: Agreement | None  # Agreement with the original on held-back images, before; None for too few images.
+    after: Agreement | None  # Agreement of the kept network.
+    kept: str  # ``refined``, or ``start`` if no step reduced the error or the agreement decreased.
     warnings: list[str]  # Warnings for the user.
-    ranges: Ranges = field(default_factory=dict)  # Of int8 tensors that it was refined with.
+    ranges: Ranges = field(default_factory=dict)  # Ranges of int8 tensors in the refinement.
 
 
 def refine_and_compare(
@@ -206,11 +206,11 @@ def refine_and_compare(
     progress: Progress = silent,
     precision: Mapping[str, str] | None = None,
 ) -> RefinementOutcome:
-    """Refine a network, on a GPU where there is one, and keep its start unless it is as close to the original afterwards.
+    """Refine a network, on a GPU if available, and keep the result only if it is at least as close to the original.
 
-    Closer is what sees the original's class more often, or as often with outputs that are less far off. The images held back have no
-    part in the steps, nor in which state of them is the best: they decide between the first network and the best.
-    `precision` is the planned one of each processor: where it is int8, the last steps see what rounding does.
+    A network is closer if it agrees more often, or equally often with a smaller error of the outputs. The held-back images have no
+    part in the steps, nor in the choice of the best step: they only decide between the start and the best step.
+    `precision` is the planned precision of each processor: for int8, the last steps include rounding.
     """
     rounding, rounding_warnings = int8_rounding(model, precision or {}, [batch[:1] for batch in images.fitted[:1]])
     progress("compare")
@@ -234,13 +234,13 @@ def refine_and_compare(
 
 
 class Int8Rounding:
-    """Makes the rounded form of a network, in which processors in int8 round.
+    """Factory of the rounded form of a network, in which int8 processors round.
 
     Args:
-        precision: By processor.
+        precision: Precision by processor.
 
     Attributes:
-        network: The last network.
+        network: The last rounded network.
     """
 
     def __init__(self, precision: Mapping[str, str]) -> None:
@@ -248,7 +248,7 @@ class Int8Rounding:
         self.network: RoundedModel | None = None
 
     def __call__(self, model: BranchedModel, images: Sequence[torch.Tensor]) -> RoundedModel:
-        """Return the rounded form, with the ranges that tensors take on batches of images now."""
+        """Return the rounded form of a network, with ranges of tensors from batches of images."""
         self.network = RoundedModel(model, self._precision, torch.cat(list(images))[:CALIBRATION_IMAGES].split(BATCH))
         return self.network
 
@@ -256,7 +256,7 @@ class Int8Rounding:
 def int8_rounding(
     model: BranchedModel, precision: Mapping[str, str], images: Sequence[torch.Tensor]
 ) -> tuple[Int8Rounding | None, list[str]]:
-    """Return the function that rounds a network as int8 does; None, with the reason, if a branch in int8 is rounded otherwise or cannot be, as tried on some images."""
+    """Return the factory of a network's int8 form and warnings; None if no processor has int8 or, with a warning, if a test on images fails."""
     int8 = {name: "int8" if at == "int8" else "fp32" for name, at in precision.items()}
     if "int8" not in int8.values():
         return None, []
@@ -268,5 +268,5 @@ def int8_rounding(
 
 
 def _is_worse(after: Agreement, before: Agreement) -> bool:
-    """Return whether a network sees the original's class less often, or as often with outputs that are further off; outputs alone where they are no classes."""
+    """Return whether a network agrees less often, or equally often with a larger error; without classes only the error counts."""
     return (after.value or 0.0, -after.error) < (before.value or 0.0, -before.error)

@@ -1,4 +1,4 @@
-"""Designs as people write them."""
+"""Reading of hand-written designs."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from stretch.planning.design.scale import aligns, resolve_design
 
 
 def read_design(design: Path | DesignDraft, graph: OpGraph, profile: DeviceProfile) -> BranchDesign:
-    """Return a design as a person writes it, completed for a network on a device."""
+    """Return a hand-written design, completed for a network on a device."""
     draft = load_draft(design) if isinstance(design, Path) else design
     align = aligns(profile, (*profile.processors, *profile.variants))
     return resolve_design(draft, graph, profile.id, align, next(iter(profile.processors)))

@@ -1,4 +1,4 @@
-"""The processor of each operator of a bundle, the reason, and the cost: on this machine or, predicted, on a device."""
+"""Explanation of a bundle: the processor of each operator, the reason and the time, on this machine or predicted for a device."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,15 +22,15 @@ from stretch.export.repredict import runs_in
 
 
 class PlacedOperator(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one operator, or one meeting point, ended up."""
+    """Placement of one operator or meeting point."""
 
     name: str  # Its name.
-    op: str  # Its kind.
-    subgraph: str  # Subgraph that it is part of.
+    op: str  # Kind of the operator.
+    subgraph: str  # Subgraph of the operator.
     processor: str  # Where the design has it.
     delegate: str | None  # Delegate that runs it; None for a meeting point.
-    reason: str  # Why there, or why it costs nothing, in words.
-    ms: float | None = None  # Its time, where that is known by itself.
+    reason: str  # Reason for the placement, or for the lack of a time.
+    ms: float | None = None  # Its separate time; None if unknown.
     source: str | None = None  # ``measured`` or ``predicted``; None without a time.
 
 
@@ -38,26 +38,26 @@ class PlacedSubgraph(msgspec.Struct, frozen=True, kw_only=True):
     """Cost of a subgraph."""
 
     name: str  # Its name.
-    segment: str  # Segment that it is part of.
+    segment: str  # Segment of the subgraph.
     processor: str  # Where the design has it.
     macs: int  # Multiply-accumulates.
-    planned_ms: float | None  # Time that the planner predicted.
-    ms: float | None  # Sum of its operators' times; None where none is known.
+    planned_ms: float | None  # Predicted time of the plan.
+    ms: float | None  # Sum of its operators' known times; None without any.
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """A bundle's operators on a machine; the fields are the keys of `stretch explain --json`."""
+    """Placement of a bundle's operators on a machine; the fields are the keys of `stretch explain --json`."""
 
     bundle: Path  # The bundle's folder.
     device: str  # ``this machine``, or the device's id.
-    processors: dict[str, PlacedProcessor]  # Where each processor's work is done.
+    processors: dict[str, PlacedProcessor]  # Delegate of each processor.
     subgraphs: list[PlacedSubgraph]  # Cost of each subgraph.
-    ops: list[PlacedOperator]  # Each operator, then the meeting points.
+    ops: list[PlacedOperator]  # All operators, then all meeting points.
     warnings: list[str]  # Warnings for the user.
 
 
 def explain_here(bundle: Bundle, mapping: Mapping[str, str], progress: Progress) -> Explanation:
-    """Return the placement on this machine, with each operator's time if its delegate can measure it."""
+    """Return the placement on this machine, with a time for each operator that its delegate can measure."""
     manifest = bundle.manifest
     used = list(dict.fromkeys(entry.processor for entry in manifest.subgraphs))
     placements = place_processors(used, mapping, precisions=bundle_precisions(manifest), planned=manifest.delegates)
@@ -94,7 +94,7 @@ def explain_on(bundle: Bundle, profile: DeviceProfile, progress: Progress) -> Ex
 def _merge_processor(
     before: PlacedProcessor | None, processor: Processor, entry: SubgraphEntry, device: str, precision: str
 ) -> PlacedProcessor:
-    """Return a processor of the device with one more subgraph, which adds its reason if that is another."""
+    """Return a processor of the device with one more subgraph, whose reason is appended if it is new."""
     backend = processor.profile.backend
     reason = f"{backend} runs it on the {entry.processor} of {device} in {precision}{_precision_note(entry, precision)}"
     if before is None:
@@ -105,7 +105,7 @@ def _merge_processor(
 
 
 def _precision_note(entry: SubgraphEntry, precision: str) -> str:
-    """Return the warnings where a prediction is of another design than the planned one, or of another network than the file."""
+    """Return a note if the predicted precision differs from the file's or the plan's; empty otherwise."""
     if precision != entry.precision:
         return f", because it does not run {entry.precision}, the precision of the file: write it in {precision} with `stretch export`"
     if precision != entry.planned_precision:
@@ -114,7 +114,7 @@ def _precision_note(entry: SubgraphEntry, precision: str) -> str:
 
 
 def _predicted_operators(graph: OpGraph, estimate: Estimate, entry: SubgraphEntry, backend: str) -> Iterator[PlacedOperator]:
-    """Yield the operators of a subgraph, each with its kernel's time or the reason why it has none of its own."""
+    """Yield the operators of a subgraph, each with its kernel's time or the reason why it has no separate kernel."""
     main_of = {op: kernel.name for kernel, _ in estimate.kernels for op in kernel.ops}
     # an operator that runs in parts has several kernels
     ms_of: dict[str, list[float]] = {}
@@ -136,7 +136,7 @@ def _predicted_operators(graph: OpGraph, estimate: Estimate, entry: SubgraphEntr
 def _placed_operators(
     entry: SubgraphEntry, name: str, op: str, delegate: str, reason: str, ms: float | None = None, source: str | None = None
 ) -> PlacedOperator:
-    """Return an operator of a subgraph, with a source where it has a time."""
+    """Return an operator of a subgraph; only a time has a source."""
     where = {"subgraph": entry.name, "processor": entry.processor, "delegate": delegate, "reason": reason}
     return PlacedOperator(name=name, op=op, **where, ms=ms, source=None if ms is None else source)
 
@@ -144,7 +144,7 @@ def _placed_operators(
 def _explanation(
     bundle: Bundle, device: str, processors: dict[str, PlacedProcessor], ops: list[PlacedOperator], warnings: Sequence[str] = ()
 ) -> Explanation:
-    """Return the whole, with the meeting points after the operators."""
+    """Return the explanation, with the meeting points after the operators."""
     manifest = bundle.manifest
     meetings = [
         PlacedOperator(

@@ -1,4 +1,4 @@
-"""First stage: a model by name, or as a module, and its computations as data."""
+"""First step: load a model by name or as a module, and capture its operators."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from stretch.network.capture import Captured
 
-#: Context manager of a named phase, which reports and times it.
+#: Returns a context manager that reports and times a named phase.
 Phase = Callable[[str], AbstractContextManager[None]]
 
 
@@ -26,17 +26,17 @@ Phase = Callable[[str], AbstractContextManager[None]]
 class CapturedNetwork:
     """The original network."""
 
-    loaded: LoadedModel  # As a module, with the source of its weights.
-    captured: "Captured"  # As data, with its weights.
+    loaded: LoadedModel  # The network as a module, with the source of its weights.
+    captured: "Captured"  # The network as an operator graph with its weights.
 
     @property
     def graph(self) -> OpGraph:
-        """The network's operators."""
+        """Operators of the network."""
         return self.captured.graph
 
     @property
     def portable(self) -> "CapturedNetwork":
-        """Return the network, named by its file without the folder if it was read from one."""
+        """The network, named after its file without the folder if it was read from one."""
         if not is_file(self.loaded.name):
             return self
         graph = replace(self.graph, name=self.loaded.name.rpartition("/")[2])
@@ -56,9 +56,9 @@ def read_network(
     """Load a model and capture it.
 
     Args:
-        shape: Of the input, batch first, or of several inputs, or a function of the loaded model; the model's usual one if None.
+        shape: Shape of the input, batch first, or of several inputs, or a function of the loaded model; the model's default if None.
         weights: ``default``, ``none`` or a file.
-        fit_statistics: As of `load_model`; where only the graph is read, it may be left out.
+        fit_statistics: As in `load_model`; may be off if only the graph is needed.
     """
     from stretch.network.capture import capture
 
@@ -76,12 +76,12 @@ def read_network(
 
 
 def _requested_shape(model: object, shape: InputShapes | None) -> InputShapes | None:
-    """Return the shapes that are asked for; None of a file, which has been loaded with them and has names of its own for its inputs."""
+    """Return the requested shapes; None for a file, which was loaded with them and has its own input names."""
     return None if isinstance(model, str) and is_file(model) else shape
 
 
 def check_numbers(module: "nn.Module", name: str) -> None:
-    """Refuse weights and statistics that are not finite: whatever is computed with them is nothing."""
+    """Refuse weights and statistics that are not finite, because they make all results meaningless."""
     from torch.nn.parameter import is_lazy
 
     for kind, tensors in (("weight", module.named_parameters()), ("statistic or constant", module.named_buffers())):
@@ -101,31 +101,31 @@ def check_numbers(module: "nn.Module", name: str) -> None:
 
 @dataclass(frozen=True)
 class ReadGraph:
-    """Parts of a network that a prediction needs."""
+    """A network's graph for a prediction."""
 
-    name: str  # By which it was read.
+    name: str  # Name or path of the model.
     graph: OpGraph  # Its operators; some may be opaque.
-    refusal: str | None = None  # Why tracing refused it, or `stretch branch` does; None where it was traced.
-    instead: str = ""  # Reader that read it then.
+    refusal: str | None = None  # Reason why it was not traced, or why `stretch branch` refuses it; None if it was traced.
+    instead: str = ""  # Reader used in place of tracing.
     warnings: tuple[str, ...] = ()  # Warnings about the file.
 
 
-#: Readers of other files for predictions, by the suffix of their names; a tool adds its own in its file ``reader.py``.
+#: Readers of other files for predictions, by file suffix; a tool adds its reader in its file ``reader.py``.
 READERS: dict[str, Callable[[str, InputShapes | None], OpGraph]] = {}
 
-#: Readers of networks that `stretch branch` does not read.
+#: Names of readers for networks that tracing refuses.
 BY_EXPORT, BY_SHAPES = "torch.export", "the shapes that ONNX infers"
 
 
 def read_graph(model: str, shape: InputShapes | None = None, *, weights: str = "none", trust_code: bool = False) -> ReadGraph:
-    """Read a network as `stretch branch` reads it; one that it refuses, or an ONNX file without torch, is read for a prediction alone.
+    """Read a network's graph for a prediction, also of networks that `stretch branch` refuses and of ONNX files without torch.
 
     Args:
-        model: A name of `stretch list models`, Python code, or a file: an ONNX file of any exporter, or one that a tool reads.
-        shape: Of the input, batch first, or of several inputs, images as N×C×H×W; the model's usual one if None.
+        model: A name of `stretch list models`, Python code, or a file: an ONNX file of any exporter, or a file that a tool reads.
+        shape: Shape of the input, batch first, or of several inputs, images as N×C×H×W; the model's default if None.
 
     Raises:
-        UsageError: If an input has no size, or cannot have the requested one.
+        UsageError: If an input has no size, or cannot have the requested size.
         StretchError: If nothing reads the network.
     """
     load_tools("reader")
@@ -150,8 +150,8 @@ def read_graph(model: str, shape: InputShapes | None = None, *, weights: str = "
 
 
 def _read_graph(model: str, shape: InputShapes | None, weights: str, trust_code: bool) -> ReadGraph:
-    """Load a model and capture it; where only `torch.export` takes it, its graph alone."""
-    # the content of a file is not read, and trained weights need not be fetched
+    """Load a model and capture its graph, by `torch.export` if tracing fails."""
+    # values of weights do not matter, so trained weights need no download
     weights = weights if weights not in ("default", "none") else "default" if is_file(model) else "none"
     loaded = load_model(model, weights=weights, trust_code=trust_code, input_shape=shape, fit_statistics=False)
     from stretch.network.capture import capture

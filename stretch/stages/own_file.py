@@ -1,4 +1,4 @@
-"""Whether a network computes the results of the file that it was read from: the file itself, run by its own runtime, is the judge."""
+"""Comparison of a network with the file that it was read from, which its own runtime runs."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,26 +18,26 @@ from stretch.network.capture.results import walk_leaves
 from stretch.network.models.builder import OwnNetwork
 from stretch.network.models.load import LoadedModel
 
-#: Largest difference from the file, relative to its largest element; in lower precision root mean square, of the inputs that fit best.
+#: Maximum difference from the file, relative to its largest element; in lower precisions the root mean square, on the best input.
 TOLERANCES = {"fp32": 1e-4, "fp16": 0.02, "int8": 0.3}
 
-#: How far a tensor within the file may be from the network's where none of it is at fault.
+#: Maximum relative difference of an inner tensor of the file from the network's.
 _INNER_TOLERANCE = 1e-3
 
-#: Normal numbers times each are compared, of the last one without their signs.
+#: Scales of the normally distributed random inputs; the last input has absolute values.
 _SCALES = (1.0, 3.0, 1.0)
 
 Arrays = Mapping[str, Any]
 
 
 def check_own_file(loaded: LoadedModel) -> tuple[list[str], tuple[Path, SourceFile] | None]:
-    """Compare a network with the file that it was read from, on several random inputs.
+    """Compare a network with its file on several random inputs.
 
     Returns:
-        Warnings: that the file could not be run, or that it rounds otherwise. And the file with its ends, where it ran.
+        Warnings if the file could not be run or rounds differently; and the file with its inputs and outputs, None if it did not run.
 
     Raises:
-        StretchError: If the file gives other numbers; names the first operator that differs, where it can be found.
+        StretchError: If the file's outputs differ; the error names the first operator that differs, if known.
     """
     path, network = Path(loaded.name), getattr(loaded.module, "own_file", None)
     if not isinstance(network, OwnNetwork) or loaded.weights_source != "given":
@@ -63,7 +63,7 @@ def check_own_file(loaded: LoadedModel) -> tuple[list[str], tuple[Path, SourceFi
 
 
 def _inputs(network: OwnNetwork, inputs: Inputs) -> Iterator[dict[str, Any]]:
-    """Yield the inputs by the forward's arguments, of the kinds that the file reads."""
+    """Yield random inputs by the forward's arguments, in the value ranges of the file's types."""
     rng = np.random.default_rng(0)
     for number, scale in enumerate(_SCALES):
         shapes = dict(zip((end.tensor for end in network.own.inputs), inputs.shapes.values(), strict=True))
@@ -72,7 +72,7 @@ def _inputs(network: OwnNetwork, inputs: Inputs) -> Iterator[dict[str, Any]]:
 
 
 def _numbers(rng: np.random.Generator, end: SourceTensor, shape: tuple[int, ...], scale: float) -> Any:
-    """Return the numbers of one input: any reals, whole numbers of its type, or reals that its bytes can represent."""
+    """Return random numbers for one input: floats, integers of its type, or floats that its quantised bytes can represent."""
     if not end.dtype.startswith(("int", "uint")):
         return (rng.standard_normal(shape) * scale).astype(np.float32)
     limits = np.iinfo(end.dtype)
@@ -83,7 +83,7 @@ def _numbers(rng: np.random.Generator, end: SourceTensor, shape: tuple[int, ...]
 
 @torch.inference_mode()
 def _difference(network: OwnNetwork, loaded: LoadedModel, inputs: Inputs, x: Arrays, want: Arrays) -> tuple[float, str]:
-    """Return the largest difference of an output, and the name of that output in the file."""
+    """Return the largest relative difference of an output, and the output's name in the file."""
     got = dict(walk_leaves(inputs.call(loaded.module, [torch.from_numpy(np.array(array)) for array in x.values()])))
     return max(
         (_relative_difference(got[end.tensor].numpy(), want[end.tensor], network.own.precision), end.name) for end in network.own.outputs
@@ -91,7 +91,7 @@ def _difference(network: OwnNetwork, loaded: LoadedModel, inputs: Inputs, x: Arr
 
 
 def _relative_difference(got: Any, want: Any, precision: str) -> float:
-    """Return how far one tensor is from another; infinitely where one has numbers and the other has none."""
+    """Return the relative difference of two tensors; infinite if their shapes or finite elements differ."""
     if got.shape != want.shape:
         return float("inf")
     got, want = np.asarray(got, np.float32), np.asarray(want, np.float32)
@@ -103,7 +103,7 @@ def _relative_difference(got: Any, want: Any, precision: str) -> float:
 
 @torch.inference_mode()
 def _noise(loaded: LoadedModel, inputs: Inputs, x: Arrays) -> float:
-    """Return how much of an output of the network is rounding in fp32."""
+    """Return the largest relative rounding error of the network's outputs in fp32."""
     return max(
         own_errors(
             lambda module, reads: list(dict(walk_leaves(inputs.call(module, [read.clone() for read in reads]))).values()),
@@ -123,10 +123,10 @@ def _mismatch_error(network: OwnNetwork, loaded: LoadedModel, name: str, error: 
 
 
 class _Recorder(fx.Interpreter):
-    """Runs a network and keeps tensors of it.
+    """Interpreter that keeps some tensors of a network.
 
     Attributes:
-        kept: Results of nodes with these names.
+        kept: Results of the requested nodes, by name.
     """
 
     def __init__(self, module: fx.GraphModule, names: set[str]) -> None:
@@ -135,7 +135,7 @@ class _Recorder(fx.Interpreter):
         self._names = names
 
     def run_node(self, n: fx.Node) -> Any:
-        """Compute a node."""
+        """Run a node, and keep its result if requested."""
         result = super().run_node(n)
         if n.name in self._names and isinstance(result, torch.Tensor):
             self.kept[n.name] = result.numpy().copy()
@@ -144,7 +144,7 @@ class _Recorder(fx.Interpreter):
 
 @torch.inference_mode()
 def _first_difference(network: OwnNetwork, loaded: LoadedModel, x: Arrays) -> str:
-    """Return the first operator of the file whose result is another than the network's; empty where that is unknown."""
+    """Return the first operator of the file whose result differs from the network's; empty if unknown."""
     if not network.operators:
         return ""
     assert isinstance(loaded.module, fx.GraphModule)

@@ -1,4 +1,4 @@
-"""Predicted latency of a network on each processor of a device, as plain data for the JSON and the terminal's table."""
+"""Predicted latency of a network on each processor of a device, as records for the JSON and the terminal's table."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,23 +15,23 @@ class PredictedKernel(msgspec.Struct, frozen=True, kw_only=True):
     """One kernel that a processor's backend launches."""
 
     name: str  # Its name.
-    kind: str  # Of the operator that decides its cost.
-    ops: tuple[str, ...]  # Operators merged in it.
+    kind: str  # Kind of its main operator, which determines its cost.
+    ops: tuple[str, ...]  # Names of its operators.
     macs: int  # Multiply-accumulates.
     ms: float  # Its time.
-    launch_ms: float  # To launch it.
-    compute_ms: float  # If it only computed.
-    memory_ms: float  # If it only moved memory.
+    launch_ms: float  # Launch time.
+    compute_ms: float  # Time of computation alone.
+    memory_ms: float  # Time of memory traffic alone.
     bound: str  # Its limit: compute, memory or launches.
-    origin: Origin  # ``fit``, ``relatives``, or ``roofline`` where no measured kernel was like it.
+    origin: Origin  # Source of its time: ``fit``, ``relatives``, or ``roofline`` if no measured kernel is similar.
 
 
 class FitSource(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a fitted time comes from."""
+    """Source of a fitted time."""
 
-    runtime: str  # Runtime that was measured.
-    source: str  # Measurements.
-    held_out: HeldOut  # How good fits made so are on families of networks that they have not seen.
+    runtime: str  # Name of the measured runtime.
+    source: str  # Source of the measurements.
+    held_out: HeldOut  # Errors of fits by the same method on unseen families of networks.
 
 
 class PredictedLatency(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,21 +40,21 @@ class PredictedLatency(msgspec.Struct, frozen=True, kw_only=True):
     latency_ms: float  # Most likely value.
     low_ms: float  # Lower end of the interval.
     high_ms: float  # Upper end.
-    precision: Precision  # At what precision.
-    optional: bool  # Whether plans use the processor only where it is named.
+    precision: Precision  # Precision of the prediction.
+    optional: bool  # Whether plans only use the processor on request.
     calibrated: bool  # Whether this processor was fitted to measurements at this precision.
     origin: Origin  # Source of the time: ``fit``, ``relatives`` or ``roofline``.
     source: str  # Always ``predicted``.
-    handover_ms: float  # Time of an inference in addition to its kernels: a measured constant, or the transfers of its input and output.
-    kernel_count: int  # Kernels.
-    #: Kernels among them without a similar measured kernel, which the roofline times; all where there is no fit.
+    handover_ms: float  # Time per inference in addition to kernels: a measured constant, or the transfers of input and output.
+    kernel_count: int  # Number of kernels.
+    #: Number of kernels without a similar measured kernel, which the roofline predicts; all without a fit.
     by_roofline: int
-    fit: FitSource | None  # Where the times come from; None where nothing was fitted to measurements on the device.
-    kernels: list[PredictedKernel]  # Parts of the time; empty where they were not asked for.
+    fit: FitSource | None  # Source of the times; None without a fit to measurements on the device.
+    kernels: list[PredictedKernel]  # Time by kernel; empty without a request.
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
-    """A network on the processors of a device; the fields are the keys of `stretch predict --json`."""
+    """Prediction for a network on the processors of a device; the fields are the keys of `stretch predict --json`."""
 
     model: str  # The network.
     device: str  # The device's id.
@@ -62,12 +62,12 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     input: tuple[int, ...]  # Shape of the input, with the batch.
     macs: int  # Multiply-accumulates.
     params: int  # Learned numbers.
-    processors: dict[str, PredictedLatency]  # The network on each processor, by its name.
+    processors: dict[str, PredictedLatency]  # Predicted latency, by processor.
     warnings: list[str]  # Warnings for the user.
 
 
 def by_latency(processors: Mapping[str, PredictedLatency]) -> list[tuple[str, PredictedLatency]]:
-    """Return the processors with their times, the fastest first; those that plans use only where they are named come last."""
+    """Return the processors with their times, the fastest first; optional processors come last."""
     return sorted(processors.items(), key=lambda item: (item[1].optional, item[1].latency_ms))
 
 
@@ -81,11 +81,11 @@ def predict_latency(
     kernels: bool = False,
     warnings: Sequence[str] = (),
 ) -> Prediction:
-    """Predict a network on some processors of a device.
+    """Predict the latency of a network on some processors of a device.
 
     Args:
-        processors: Such as ``gpu`` or ``cpu[1large]``.
-        precision: None for each processor's default.
+        processors: Names of processors, such as ``gpu`` or ``cpu[1large]``.
+        precision: Precision of all processors; each processor's default if None.
     """
     predictor = LatencyPredictor(profile)
     return Prediction(
@@ -141,8 +141,8 @@ class PredictedRow(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str  # The network.
     device: str  # The device's id.
-    processor: str  # Where.
-    precision: Precision  # At what precision.
+    processor: str  # Name of the processor.
+    precision: Precision  # Precision of the prediction.
     macs: int  # Multiply-accumulates.
     latency_ms: float  # Most likely value.
     low_ms: float  # Lower end of the interval.
@@ -152,15 +152,15 @@ class PredictedRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unpredicted(msgspec.Struct, frozen=True, kw_only=True):
-    """A network that no graph could be had of."""
+    """A network whose graph could not be read."""
 
     model: str  # The network.
-    reason: str  # Why.
+    reason: str  # Reason.
 
 
 class PredictionTable(msgspec.Struct, frozen=True, kw_only=True):
-    """Many networks on many devices; the fields are the keys of `stretch predict --json` with wildcards."""
+    """Predictions for many networks on many devices; the fields are the keys of `stretch predict --json` with wildcards."""
 
-    items: list[PredictedRow]  # Each network on each processor of each device.
+    items: list[PredictedRow]  # One row per network, device and processor.
     failed: list[Unpredicted]  # Networks without a graph.
     warnings: list[str]  # Warnings for the user.

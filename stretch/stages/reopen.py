@@ -1,4 +1,4 @@
-"""Restores networks as torch modules from the files of a bundle or a run alone, as the source of the model may be unavailable."""
+"""Restore networks as torch modules from the files of a bundle or a run, because the model's source may be unavailable."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,14 +25,14 @@ from stretch.transform.model import weights_of_wholes
 
 Weights = dict[str, dict[str, torch.Tensor]]
 
-#: No depth, width or row of a network is more; products of such numbers do not overflow.
+#: Maximum depth, width or row number of a network; products of such numbers do not overflow.
 MAX_NUMBER = 1 << 31
 
 _WRITE_AGAIN_HINT = "write the bundle again with `stretch branch`"
 
 
 def load_bundle_model(bundle: Bundle) -> tuple[Captured, BranchedModel]:
-    """Rebuild the original and the branched network of a float bundle, in evaluation mode, and check that they compute the same as its files."""
+    """Rebuild the original and the branched network of an fp32 bundle, in evaluation mode, and check them against its files."""
     manifest = bundle.manifest
     other = next((sub for sub in manifest.subgraphs if sub.precision != "fp32"), None)
     if other is not None:
@@ -53,20 +53,20 @@ def load_bundle_model(bundle: Bundle) -> tuple[Captured, BranchedModel]:
     if set(subgraph_names(model.graph)) != {sub.name for sub in manifest.subgraphs}:
         raise StretchError(f"the design of {bundle.path} has other branches than the bundle has subgraphs", _WRITE_AGAIN_HINT)
     _fill(model, weights_of_wholes(model.graph, _tensors(_open_file(bundle.file(manifest.whole)))))
-    # raises where a file computes something else
+    # raises an error if a file's results differ
     controls = {"original": manifest.controls["original"]}
     check_export(bundle.file("."), msgspec.structs.replace(manifest, controls=controls), captured, model.eval(), {})
     return captured, model
 
 
 def restore(graph: OpGraph, weights: Weights, design: BranchDesign | None = None) -> Captured:
-    """Return a network of its operators and weights alone, with a module that is built of them in the segments of a design."""
+    """Return a captured network with a module that is rebuilt from operators and weights, in the segments of a design."""
     bare = Captured(graph, weights, nn.Identity())
     return Captured(graph, weights, build(bare, undivided_design(bare, design)))
 
 
 def _open_file(path: Path) -> OnnxFile:
-    """Return a file with its external weights, which the bundle's check has found to be inside of the bundle."""
+    """Return a file with its external weights, which the bundle's check restricts to the bundle's folder."""
     return OnnxFile(path, onnx.load(str(path)))
 
 
@@ -75,7 +75,7 @@ def _tensors(file: OnnxFile) -> Weights:
 
 
 def _design(bundle: Bundle, graph: OpGraph, passed_on: Mapping[str, str]) -> BranchDesign:
-    """Return the bundle's design with the names that tensors have in its files, where operators that compute nothing are left out."""
+    """Return the bundle's design with the tensor names of its files, which leave out operators that compute nothing."""
     try:
         design = msgspec.convert(bundle.manifest.design, BranchDesign)
     except (msgspec.ValidationError, RecursionError) as error:
@@ -84,7 +84,7 @@ def _design(bundle: Bundle, graph: OpGraph, passed_on: Mapping[str, str]) -> Bra
         raise StretchError(f"{bundle.path} states a design with a size of {largest.bit_length()} bits", _WRITE_AGAIN_HINT)
     parts = []
     for part in design.segments:
-        # it becomes the name of a module, among the attributes of every module
+        # the name becomes a module attribute, so it must not hide another attribute
         if not part.name.isidentifier() or hasattr(BranchedModel, part.name):
             raise StretchError(f"{bundle.path} states a design with a segment called `{part.name[:60]}`", _WRITE_AGAIN_HINT)
         if not part.branches or min(min(branch.width, branch.align) for branch in part.branches) < 1:
@@ -100,7 +100,7 @@ def _design(bundle: Bundle, graph: OpGraph, passed_on: Mapping[str, str]) -> Bra
 
 
 def _largest_number(stated: object) -> int:
-    """Return the largest whole number in nested data; 0 if there is none."""
+    """Return the largest absolute integer in nested data; 0 without integers."""
     if isinstance(stated, Mapping | list | tuple):
         return max((_largest_number(element) for element in (stated.values() if isinstance(stated, Mapping) else stated)), default=0)
     return abs(stated) if isinstance(stated, int) else 0
@@ -108,7 +108,7 @@ def _largest_number(stated: object) -> int:
 
 @torch.no_grad()
 def _fill(model: BranchedModel, weights: Weights) -> None:
-    """Give every operator of a branched network the weights that it has in the whole file; branches of channels see parts of one."""
+    """Load the weights of the whole file into a branched network; branches of channels share slices of them."""
     for name, module in model.named_modules():
         parameters = dict(module.named_parameters(recurse=False)) | dict(module.named_buffers(recurse=False))
         values = {key: value for key, value in weights.get(name.replace(".", "_"), {}).items() if key in parameters}

@@ -1,7 +1,7 @@
 """Quantisation-aware training and refinement: a branched network that rounds each branch to its processor's precision, with straight-through gradients.
 
-The rounded tensors and scales of an int8 branch are not decided here a second time: the exporter's quantiser is asked, and
-`stretch export` gets the same scales afterwards. So training sees the exported network.
+The exporter's quantiser decides on the rounded tensors and scales of an int8 branch, and
+`stretch export` reuses the same scales. So training sees the exported network.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,14 +22,14 @@ from stretch.transform.model import Branch, BranchedModel, op_weights, statistic
 
 #: Largest integer of a weight in int8, whose scale is symmetric.
 WEIGHT_LEVELS = 127
-#: Least value that the exporter's quantiser takes for the largest weight of a channel, such as one of zeros.
+#: Minimum that the exporter's quantiser uses for the largest weight of a channel, for example of zeros.
 MIN_RANGE = 1e-4
 #: Largest number of half precision.
 MAX_FP16 = torch.finfo(torch.float16).max
-#: Integers of activations.
+#: Integer range of activations.
 INT8_RANGE = (0, 255)
 
-#: Rounds a tensor by its name in the bundle; gives it with its scale, None where it has none.
+#: Rounds a tensor, given its name in the bundle, and returns it with its scale; None without a scale.
 Rounding = Callable[[str, torch.Tensor], tuple[torch.Tensor, torch.Tensor | None]]
 
 #: Scale and zero point of tensors, by subgraph and tensor.
@@ -37,17 +37,17 @@ Ranges = dict[str, dict[str, tuple[float, int]]]
 
 
 class RoundedModel(nn.Module):
-    """A branched network with rounded weights and tensors, as `stretch export` will write it.
+    """A branched network with rounded weights and tensors, as `stretch export` writes it.
 
-    Batch norms keep the statistics that they came with and are folded into the layer before them, as in the files. In int8
-    weights have a symmetric scale for each output channel, which follows them; tensors have the scale and zero point that
-    the exporter's quantiser finds for them on images, which stay. Gradients pass roundings as if they were not there, and
-    end where a value is cut off (straight-through, as torch's fake quantisation). In fp16 weights and every operator's
-    result are rounded to half precision. Of operators that are several nodes in ONNX, SiLU alone is rounded between them.
+    Batch norms keep their initial statistics and are folded into the layer before them, as in the files. In int8
+    weights have a symmetric scale per output channel, which follows the weights; tensors have a fixed scale and zero point, which
+    the exporter's quantiser determines from images. Gradients ignore rounding, and
+    are zero where a value is clipped (straight-through, as torch's fake quantisation). In fp16 weights and every operator's
+    result are rounded to half precision. Among operators with several ONNX nodes, only SiLU is rounded between the nodes.
 
     Args:
         precision: ``fp32``, ``fp16`` or ``int8`` by processor.
-        images: Batches of the network's input, which ranges are taken from.
+        images: Batches of the network's input, which determine the ranges.
     """
 
     scales: torch.Tensor
@@ -70,7 +70,7 @@ class RoundedModel(nn.Module):
 
     @property
     def ranges(self) -> Ranges:
-        """Scale and zero point of every tensor that is rounded to int8, by its subgraph's and its own name in the bundle."""
+        """Scale and zero point of every int8 tensor, by subgraph and by the tensor's name in the bundle."""
         scales, zeros = self.scales.tolist(), self.zeros.tolist()
         ranges_by_branch: Ranges = {}
         for (name, tensor), i in self._at.items():
@@ -78,7 +78,7 @@ class RoundedModel(nn.Module):
         return ranges_by_branch
 
     def train(self, mode: bool = True) -> "RoundedModel":
-        """Set the mode; batch norms keep their statistics in either."""
+        """Set the mode; batch norms keep their statistics in both modes."""
         super().train(mode)
         for module in self.modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
@@ -86,7 +86,7 @@ class RoundedModel(nn.Module):
         return self
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Run segment after segment, in float32 between the roundings."""
+        """Run all segments, in float32 between roundings."""
         for name in self._segments:
             x = self.segment(name, x)
         return x
@@ -113,7 +113,7 @@ class RoundedModel(nn.Module):
 
 
 def _rounded_branches(model: BranchedModel, precision: Mapping[str, str]) -> dict[str, "_RoundedBranch"]:
-    """Return the branches by subgraph; refuses those that are rounded otherwise than here."""
+    """Return the branches by subgraph; refuse branches whose rounding this module does not model."""
     branches = {name: _RoundedBranch(branch, precision[processor], _prefix(name)) for name, branch, processor in _branches(model)}
     joins = {part.name: part.join for part in model.design.segments if not part.whole}
     for name, rounded_branch in branches.items():
@@ -137,12 +137,12 @@ def _rounded_branches(model: BranchedModel, precision: Mapping[str, str]) -> dic
     return branches
 
 
-#: Layers whose weights are rounded, and those that are folded into them.
+#: Layers whose weights are rounded, and batch norms, which are folded into them.
 _ROUNDED_LAYERS = (nn.Conv2d, nn.Linear, nn.modules.batchnorm._BatchNorm)
 
 
 class _RoundedBranch:
-    """One branch, computed with roundings."""
+    """One branch, computed with rounding."""
 
     def __init__(self, branch: Branch, precision: str, prefix: str) -> None:
         self.branch, self.precision, self.prefix = branch, precision, prefix
@@ -151,7 +151,7 @@ class _RoundedBranch:
             for read in inputs:
                 readers.setdefault(read, []).append(name)
         modules = dict(branch.named_children())
-        #: For each layer, the batch norm that is folded into it: the only reader of its output.
+        #: Batch norm folded into each layer: the only reader of the layer's output.
         self.folded: dict[str, nn.modules.batchnorm._BatchNorm] = {}
         for name, module in modules.items():
             after = modules.get(readers[name][0]) if len(readers.get(name, ())) == 1 and name not in branch.results else None
@@ -172,7 +172,7 @@ class _RoundedBranch:
                 value = values[inputs[0]]
             else:
                 value = self._run_operator(name, [values[read] for read in inputs], scales[inputs[0]], rounded)
-            # tensors that are not rounded again stay as they were, or become something else before they are read
+            # a tensor that is not rounded again keeps the scale of its input
             scale = scales[inputs[0]]
             if name not in self.folded:
                 value, learned_scale = rounded(self.prefix + name, value)
@@ -183,10 +183,10 @@ class _RoundedBranch:
         return values[self.branch.results[0]]
 
     def _run_operator(self, name: str, inputs: list[torch.Tensor], scale: torch.Tensor | None, rounded: Rounding) -> torch.Tensor:
-        """Return the output of an operator; `scale` is that of its first input."""
+        """Return the output of an operator; `scale` is the scale of its first input."""
         module = self.branch.get_submodule(name)
         if isinstance(module, nn.SiLU):
-            # two nodes of the file, both of which round
+            # SiLU is two nodes in the file, and both round
             return inputs[0] * rounded(f"{self.prefix}{name}.sigmoid", torch.sigmoid(inputs[0]))[0]
         if not isinstance(module, nn.Conv2d | nn.Linear):
             output: torch.Tensor = module(*inputs)
@@ -208,23 +208,23 @@ class _RoundedBranch:
 
 
 def _half(value: torch.Tensor) -> torch.Tensor:
-    """Return the nearest number of half precision; its gradient is that of `value`."""
+    """Return the nearest number in half precision; its gradient equals the gradient of `value`."""
     clamped = value.clamp(-MAX_FP16, MAX_FP16)
     return clamped + (clamped.detach().half().float() - clamped.detach())
 
 
 def _to_half(tensor: str, value: torch.Tensor) -> tuple[torch.Tensor, None]:
-    """Return the any tensor in half precision, which has no scale."""
+    """Return a tensor in half precision, without a scale."""
     return _half(value), None
 
 
 def _per_channel(
     weight: torch.Tensor, bias: torch.Tensor | None, arriving: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return a layer's weights and bias in int8 and int32; their gradients are those of `weight` and `bias`.
+    """Return a layer's weights and bias rounded to int8 and int32; their gradients equal the gradients of `weight` and `bias`.
 
-    Weights become the nearest of 255 numbers around zero, whose distance follows the largest of each output channel; biases
-    whole multiples of that distance times the scale of what arrives, so that they can be added to integers.
+    Weights become the nearest of 255 numbers around zero, whose step follows the largest weight of each output channel; biases become
+    integer multiples of this step times the scale of the input, so that they can be added to integer sums.
     """
     with torch.no_grad():
         scale = weight.abs().flatten(1).amax(1).clamp_min(MIN_RANGE) / WEIGHT_LEVELS
@@ -243,14 +243,14 @@ def _branches(model: BranchedModel) -> Iterator[tuple[str, Branch, str]]:
 
 
 def _prefix(subgraph: str) -> str:
-    """Return the start of the names of a subgraph's operators in the bundle."""
+    """Return the prefix of a subgraph's operator names in the bundle."""
     segment, _, name = subgraph.partition(".")
     return f"{segment}_{safe_name(name)}_"
 
 
 @torch.no_grad()
 def _find_ranges(model: BranchedModel, subgraphs: Sequence[str], images: Sequence[torch.Tensor]) -> Ranges:
-    """Return the scales and zero points that the exporter's quantiser finds, of inputs and of operators' results."""
+    """Return the scales and zero points that the exporter's quantiser determines for inputs and operators' results."""
     reads: dict[str, list[Any]] = {name: [] for name in subgraphs}
     training = model.training
     handles = []

@@ -1,7 +1,7 @@
-"""Designs of two networks that suit each other: of candidates for each, the pair whose simulated run together is the best.
+"""Designs of two networks for concurrent runs: the pair of candidates whose simulated concurrent run is the best.
 
-Candidates are designs that differ, for every set of processors, and the whole network on each processor; every pair is
-simulated, its subgraphs taking turns as those of a `scheduler.Scheduler` do.
+Candidates are different designs for every set of processors, and the whole network on each processor. Every pair is
+simulated; their subgraphs take turns as in a `scheduler.Scheduler`.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ from stretch.planning.result import ranked_singles
 
 
 def network_of(name: str, run: Timeline, costs: Costs) -> Network:
-    """Return a predicted run as a network: a subgraph for each branch of each segment, and for each segment that stays whole."""
+    """Return a predicted run as a network for simulations, with one subgraph per branch or whole segment."""
     if run.sides:
         raise UsageError(f"{name} has several inputs or outputs, which are not planned together with another network", "plan it alone")
     device, subgraphs, joins = costs.predictor.device, list[PlannedSubgraph](), list[JoinEntry]()
@@ -51,7 +51,7 @@ def network_of(name: str, run: Timeline, costs: Costs) -> Network:
             subgraphs.append(PlannedSubgraph(step, segment, "", family, reads, (f"{step}.y",)))
             last = branch is row.branches[-1] and row is run.segments[-1]
             out_ms = branch.out_ms + (run.output_ms if last else 0.0)
-            # the time of a branch contains contention already
+            # the time of a branch already includes contention
             beside = None if several else contention_factors(device, family, branch.estimate.computing.shares, device.processors)
             start_ms = run.handover.ms if begins else 0.0
             times[step] = StepTime.of(family, branch.in_ms, branch.ms + branch.contention_ms, out_ms, beside, start_ms=start_ms)
@@ -66,7 +66,7 @@ def network_of(name: str, run: Timeline, costs: Costs) -> Network:
 
 
 def single_network(name: str, estimate: Estimate, device: DeviceProfile) -> Network:
-    """Return a whole network on one processor as a network of one subgraph."""
+    """Return a whole network on one processor as a network for simulations, with one subgraph."""
     family = device.processor(estimate.processor).family
     beside = contention_factors(device, family, estimate.computing.shares, device.processors)
     time = StepTime.of(family, estimate.handover_ms, estimate.computing_ms, 0.0, beside)
@@ -78,29 +78,29 @@ def single_network(name: str, estimate: Estimate, device: DeviceProfile) -> Netw
 Goal = Literal["makespan", "latency", "throughput"]
 GOALS: tuple[Goal, ...] = get_args(Goal)
 
-#: Inferences of each network in a simulation of its throughput, and how many of each are in flight.
+#: Number of inferences of each network in a simulation of throughput, and number in flight.
 ROUNDS, IN_FLIGHT = 8, 2
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way to run a network."""
+    """One option to run a network."""
 
-    network: Network  # As a simulation sees it.
+    network: Network  # The network for simulations.
     design: BranchDesign | None  # The design; None for the whole network on one processor.
-    processors: tuple[str, ...]  # That it uses, by family.
-    alone_ms: float  # An inference with nothing else running.
+    processors: tuple[str, ...]  # Families of its processors.
+    alone_ms: float  # Time of an inference without another network.
 
 
 @dataclass(frozen=True)
 class CandidatePair:
-    """Two candidates and how they run together: one inference of each begun together, or for throughput many one after the other."""
+    """Two candidates with the results of their concurrent simulation: one inference of each, and for throughput many."""
 
     first: Candidate
     second: Candidate
-    latencies_ms: tuple[float, float]  # Of one inference of each, begun together with the other's.
-    makespan_ms: float  # Until both are over.
-    #: Inferences of each network a second, with several of each in flight; None where that was not simulated.
+    latencies_ms: tuple[float, float]  # Latency of one inference of each; both start at once.
+    makespan_ms: float  # Time until both have ended.
+    #: Inferences of each network per second, with several of each in flight; None if not simulated.
     pairs_per_second: float | None
 
     def value(self, goal: Goal) -> float:
@@ -117,18 +117,18 @@ class CandidatePair:
 class BestPair:
     """The best pair, and its baselines."""
 
-    best: CandidatePair  # Of all pairs of candidates.
-    fixed: CandidatePair  # The best of those that have each network whole on one processor.
-    #: The best candidate of each where nothing else runs: one after the other they take the sum of their times.
+    best: CandidatePair  # The best of all pairs of candidates.
+    fixed: CandidatePair  # The best pair with each network undivided on one processor.
+    #: The fastest candidate of each network alone; in sequence they take the sum of their times.
     alone: tuple[Candidate, Candidate]
     goal: Goal  # Objective of the pair.
-    candidates: tuple[int, int]  # How many there were of each.
+    candidates: tuple[int, int]  # Number of candidates of each network.
     device: DeviceProfile  # The device.
-    processors: tuple[str, ...]  # That could be used.
+    processors: tuple[str, ...]  # Allowed processors.
 
     @property
     def sequential(self) -> CandidatePair:
-        """The networks one after the other, each on its best candidate; the shorter one goes first."""
+        """The networks in sequence, each as its fastest candidate; the shorter one runs first."""
         times = tuple(item.alone_ms for item in self.alone)
         makespan = sum(times)
         late = makespan if times[0] > times[1] else times[0]
@@ -136,9 +136,9 @@ class BestPair:
 
 
 def candidates(graph: OpGraph, device: DeviceProfile, config: PlanConfig, top: int, within: float) -> list[Candidate]:
-    """Return designs for a network while another runs.
+    """Return the candidates of a network for concurrent runs.
 
-    Of each set of processors there are the `top` designs that take no longer than `within` times the best one.
+    Each set of processors contributes up to `top` designs with at most `within` times the best design's time.
     """
     request = PlanningProblem.of(graph, device, config)
     processors, precision = request.config.processors, request.config.precision
@@ -172,7 +172,7 @@ def best_pair(
     goal: Goal = "makespan",
     progress: Progress = silent,
 ) -> BestPair:
-    """Return the pair of candidates that runs best together: by when both are over, the mean of both latencies, or how many of each a second."""
+    """Return the pair of candidates with the best concurrent run, by makespan, mean latency, or throughput."""
 
     def value(pair: CandidatePair) -> float:
         return pair.value(goal)
@@ -189,7 +189,7 @@ def best_pair(
 
 
 def simulate_pair(first: Candidate, second: Candidate, *, throughput: bool = False) -> CandidatePair:
-    """Return two candidates under the simulation's clock."""
+    """Simulate the concurrent run of two candidates."""
 
     def simulated(scene: Scene) -> SimulationResult:
         return Clock(first.network, scene, [(second.network, scene)], sharing=TurnTaking()).run(all_clients=True)
@@ -210,38 +210,38 @@ class PairedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """One network of a pair."""
 
     model: str  # The network.
-    processors: list[str]  # That it uses.
-    branches: list[str]  # Kind of each segment that branches, in words; nothing where the network stays whole.
-    alone_ms: float  # An inference with nothing else running.
-    best_alone_ms: float  # Of its candidate that is fastest alone.
-    latency_ms: float  # An inference during one of the other network that begins at the same time.
-    design: BranchDesign | None  # The design, as a design file has it; None for the whole network on one processor.
-    file: str | None = None  # Its design file, where it was written.
+    processors: list[str]  # Its processors.
+    branches: list[str]  # Description of each branched segment; empty if the network stays whole.
+    alone_ms: float  # Time of an inference without another network.
+    best_alone_ms: float  # Time of its fastest candidate without the other network.
+    latency_ms: float  # Latency of an inference that starts together with one of the other network.
+    design: BranchDesign | None  # Content of its design file; None for the whole network on one processor.
+    file: str | None = None  # Path of its design file, if written.
 
 
 class TogetherAnswer(Answer, frozen=True, kw_only=True):
     """Two networks on one device."""
 
-    device: str  # The device.
-    processors: list[str]  # That could be used.
+    device: str  # Id of the device's profile.
+    processors: list[str]  # Allowed processors.
     goal: str  # Objective of the pair: makespan, latency or throughput.
-    designs: list[PairedAnswer]  # Of both networks.
-    makespan_ms: float  # One inference of each begun together, until both are over.
-    pairs_per_second: float | None  # Inferences of each a second with several in flight; None where that was not the goal.
-    sequential_ms: float  # Both one after the other, each on its fastest candidate.
-    fixed_ms: float  # As `makespan_ms` of the best pair that has each network whole on one processor.
-    fixed_per_second: float | None  # As `pairs_per_second` of that pair.
-    fixed: list[str]  # Processor of each network there.
-    speedup_over_sequential: float  # In the objective of the pair.
-    speedup_over_fixed: float  # Likewise.
-    candidates: list[int]  # How many of each network there were; every pair of them was simulated.
+    designs: list[PairedAnswer]  # Results of both networks.
+    makespan_ms: float  # Time until one inference of each has ended; both start at once.
+    pairs_per_second: float | None  # Inferences of each per second with several in flight; None for other goals.
+    sequential_ms: float  # Time of both in sequence, each as its fastest candidate.
+    fixed_ms: float  # Makespan of the best pair with each network undivided on one processor.
+    fixed_per_second: float | None  # `pairs_per_second` of this pair.
+    fixed: list[str]  # Processor of each network in this pair.
+    speedup_over_sequential: float  # Speed-up over both in sequence, in the pair's objective.
+    speedup_over_fixed: float  # Speed-up over the best undivided pair, in the pair's objective.
+    candidates: list[int]  # Number of candidates of each network; every pair of them was simulated.
     seconds: dict[str, float]  # Wall time by phase.
-    source: str = "simulated"  # Where the numbers come from.
+    source: str = "simulated"  # Source of the numbers.
     warnings: list[str] = msgspec.field(default_factory=list)  # Warnings for the user.
 
 
 def together_answer(result: BestPair, seconds: dict[str, float]) -> TogetherAnswer:
-    """Return the best pair with its baselines."""
+    """Return the answer with the best pair and its baselines."""
     best, fixed = result.best, result.fixed
     value, sequential, mapped = (pair.value(result.goal) for pair in (best, result.sequential, fixed))
     both = zip((best.first, best.second), result.alone, best.latencies_ms, strict=True)

@@ -1,6 +1,6 @@
-"""Forms of `stretch export`: the modules of this folder, `exporters.py` of each tool, and the entry points `nn_stretch.exporters`.
+"""Forms of `stretch export`: modules of this folder, `exporters.py` of each tool, and entry points `nn_stretch.exporters`.
 
-All are imported with the package, so that a new file is found as it is.
+The package imports all of them, so that a new file needs no registration.
 """
 
 from predictors.registry import import_modules

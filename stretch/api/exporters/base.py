@@ -1,4 +1,4 @@
-"""Forms of `stretch export`; each is a file of this folder, or `exporters.py` of a tool."""
+"""Base of the forms of `stretch export`; each form is a file of this folder, or `exporters.py` of a tool."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -20,14 +20,14 @@ class Exporter:
     """One form of `stretch export`.
 
     Args:
-        summary: A few words for the help of `--as`.
-        write: Writes it: ``write(source, out, *, progress, ...)``, where paths are those that `stretch.api.export` was given. Gives a struct with
-            `warnings`. Further parameters that are annotated as those of `stretch.api` are options of the verb.
-        page: The report of that struct.
-        hint: Advice about options that it does not take.
-        instead_of: The form that it takes the place of where it `applies`; empty if it has a name of its own.
-        applies: Whether it does, from the source and the options.
-        called: Its name in the sentence about options that it does not take.
+        summary: Short description for the help of `--as`.
+        write: Writes the form: ``write(source, out, *, progress, ...)``, with the paths of `stretch.api.export`. Returns a struct with
+            `warnings`. Additional parameters with annotations as in `stretch.api` are options of the verb.
+        page: Returns the report of this struct.
+        hint: Hint for unsupported options.
+        instead_of: The form that it replaces if it `applies`; empty for a form with its own name.
+        applies: Returns whether it replaces this form, given the source and the options.
+        called: Its name in the message on unsupported options.
     """
 
     summary: str
@@ -40,12 +40,12 @@ class Exporter:
 
     @property
     def options(self) -> dict[str, inspect.Parameter]:
-        """The exporter's parameters that are options."""
+        """Parameters of the exporter that are options."""
         parameters = inspect.signature(self.write).parameters
         return {name: parameter for name, parameter in parameters.items() if hasattr(parameter.annotation, "__metadata__")}
 
 
-#: Forms by name; those of this package are registered once `stretch.api.exporters` is imported.
+#: Forms by name; importing `stretch.api.exporters` registers the forms of this package.
 exporters: Registry[Exporter] = Registry("form of export")
 
 
@@ -59,6 +59,6 @@ def exporter_of(source: Path, form: str, options: Mapping[str, Any]) -> Exporter
 
 
 def written_page(titles: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]) -> Page:
-    """Return a report of what was written: a table, if there are rows, and notes."""
+    """Return a report on written files: a table, if there are rows, and notes."""
     grid = Grid("Written files", titles, rows, right=range(3, len(titles)))
     return Page(title="Exported", lead=[], sections=[Section("written", "Written", (), [grid])] if rows else [], notes=notes)

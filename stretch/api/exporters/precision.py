@@ -19,12 +19,12 @@ from stretch.report.html.page import Page
 if TYPE_CHECKING:
     from stretch.export.precision import ExportAnswer
 
-#: Number of synthetic images for bundles with random weights.
+#: Maximum number of synthetic images for bundles with random weights.
 SYNTHETIC = 16
 
 
 def _precisions(text: str) -> dict[str, str]:
-    """Return ``cpu=fp32,dsp=int8`` as a dictionary."""
+    """Parse a list such as ``cpu=fp32,dsp=int8`` into precisions by processor."""
     chosen: dict[str, str] = {}
     for part in text.split(","):
         name, equals, value = (word.strip() for word in part.partition("="))
@@ -74,7 +74,7 @@ def _write(
     check_target(out)
     read = requested_preprocessing(model.preprocessing or IMAGENET, preprocessing or None, model.input_shape)
     if preprocessing:
-        # it applies to the images read here and is written into the new bundle
+        # it applies to these images, and the new bundle states it
         model = msgspec.structs.replace(model, preprocessing=read)
         manifest = msgspec.structs.replace(manifest, model=model)
         loaded = dataclasses.replace(loaded, manifest=manifest)

@@ -13,7 +13,7 @@ from stretch.report.html.page import Page
 if TYPE_CHECKING:
     from stretch.train.extract import ExtractAnswer
 
-#: Is in the folder of every run of `stretch train`.
+#: Name of a file in the folder of every run of `stretch train`.
 RUN_FILE = "run.json"
 
 DesignFile = Annotated[
@@ -33,7 +33,7 @@ def write_run(
     controls: WithControls = True,
     progress: Progress,
 ) -> "ExtractAnswer":
-    """Extract a design, and write its weights and a bundle."""
+    """Extract a design from a run, and write its weights and a bundle."""
     from stretch.train.extract import extract
 
     folder = Path(source)
@@ -42,7 +42,7 @@ def write_run(
 
 
 def run_page(answer: "ExtractAnswer") -> Page:
-    """Return the report of what was written."""
+    """Return the report on the extracted design."""
     from stretch.report.plan import agreement_lines
 
     lines = []
