@@ -1,1 +1,1 @@
-"""Results for people."""
+"""Reports of results for terminals and HTML pages."""

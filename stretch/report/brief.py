@@ -1,4 +1,4 @@
-"""The answers with which terminals and pages begin: answer, numbers, reason, confidence, next command."""
+"""Brief answers at the start of terminal output and pages: answer, numbers, reason, confidence, next command."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from stretch.stages.explain import Explanation
     from stretch.stages.predict import Prediction
 
-#: Lines of a result: sentences, each wrapped at the terminal's width, and small tables.
+#: Lines of a brief answer: sentences, wrapped at the terminal's width, and small tables.
 Brief = list["str | Grid"]
 
-#: Rows of a brief table, at most.
+#: Maximum number of rows in a brief table.
 MOST_ROWS = 8
 
-#: Missing facts of a network whose file could not be run.
+#: Text for a network whose file could not be run.
 UNJUDGED_TEXT = "compared with nn-stretch's own reading of the file only, as the file itself could not be run"
 
-#: A smaller share of the time is no reason against branches.
+#: Largest share of the time that is no reason against branches.
 MINOR = 0.1
 
-#: The alternative that is faster than branches, in a sentence.
+#: End of a sentence on the alternative that is faster than branches.
 INSTEAD = {
     "single": "is faster on the {} alone",
     "sequential_same_macs": "is faster as a sequential network",
@@ -42,7 +42,7 @@ INSTEAD = {
     "whole_graph": "is faster as one graph on the {}",
 }
 
-#: How it is known how much networks keep of the original.
+#: Names of the measures by which networks keep a share of the original.
 KEPT = {
     "measured": "measured agreement",
     "error": "1 less the measured error",
@@ -50,10 +50,10 @@ KEPT = {
     "blocks": "predicted share kept",
 }
 
-#: Baselines that a plan may beat, in a few words.
+#: Short names of baselines that a plan may beat.
 BEATEN = {"single": "original", "sequential_same_macs": "sequential network", "whole_graph": "same network as one graph"}
 
-#: Where times come from, in the words of a reader.
+#: Display names of the sources of times.
 SOURCES: "dict[Origin, str]" = {
     "fit": "measurements",
     "networks": "whole networks",
@@ -65,31 +65,31 @@ SOURCES: "dict[Origin, str]" = {
 
 
 def ms(value: float) -> str:
-    """Return a time with three digits and its unit."""
+    """Format a time with three digits and its unit."""
     return f"{value:.3g} ms" if value < 1000 else f"{value:.0f} ms"
 
 
 def share(value: float) -> str:
-    """Return a share in percent."""
+    """Format a share in percent."""
     return f"{100 * value:.0f} %"
 
 
 def ratio(value: float, low: float | None = None, high: float | None = None) -> str:
-    """Return a speed-up over the branched time, above 1 is faster, with its 90 % interval."""
+    """Format a speed-up, above 1 is faster, with its 90 % interval if given."""
     return f"{value:.2f}x" + (f" ({ratio_range(low, high)})" if low is not None and high is not None else "")
 
 
 def ratio_range(low: float, high: float) -> str:
-    """Return the interval of a ratio; few rounds leave its upper end open."""
+    """Format the interval of a ratio; a very large upper end, as after few rounds, is left open."""
     return f"{low:.2f}-{high:.2f}" if high < 100 else f"{low:.2f} or more"
 
 
 def plan_brief(plan: "PlanResult", built: "Branched | None", following: Sequence[str]) -> Brief:
-    """Return the answer of `stretch branch`.
+    """Return the brief answer of `stretch branch`.
 
     Args:
-        built: Its network; None for a plan alone.
-        following: Commands to type next.
+        built: The built network; None for a plan only.
+        following: Lines with the next commands.
     """
     predicted = plan.predicted
     single = next(rival for rival in plan.recommendation.rivals if rival.name.startswith("single:"))
@@ -108,7 +108,7 @@ def plan_brief(plan: "PlanResult", built: "Branched | None", following: Sequence
     unjudged = plan.exact and built is not None and built.unjudged
     output = "needs training" if not plan.exact else "as read" if unjudged else "unchanged"
     shortened = predicted.shortened
-    # its loss is measured on images alone
+    # only images reveal the loss of the shortened network
     fewer = "loss unknown" if shortened is None or shortened.kept is None else "needs training"
     alone = len(plan.design.processors) == 1
     rows = [(f"planned, {used} only" if alone else f"branched, {used}", ms(predicted.makespan_ms), "-", output)]
@@ -134,19 +134,19 @@ def plan_brief(plan: "PlanResult", built: "Branched | None", following: Sequence
 
 
 def kept_text(kept: "Kept") -> str:
-    """Return how much the shortened network keeps of the original, and branches."""
+    """Return a text on the shares of the original that the shortened network and branches keep."""
     images = f" on {kept.images} images" if kept.basis in ("measured", "error") else ""
     return f"{KEPT[kept.basis]} {share(kept.shortened)}, of branches {share(kept.branched)}{images}"
 
 
 def shortened_text(shortened: "Shortened") -> str:
-    """Return the network without some blocks that is as fast on one processor, and the facts of its accuracy."""
+    """Return a text on the shortened network that is as fast on one processor, and on its accuracy."""
     kept = "loss unknown without images" if shortened.kept is None else kept_text(shortened.kept)
     return f"{shortened.summary}; {kept}"
 
 
 def _agreement(agreement: "Agreement | None") -> Brief:
-    """Return how often the branched network answers as the original does, in fp32 and as its files round it."""
+    """Return a line on the agreement of the branched network with the original, in fp32 and with the bundle's files."""
     if agreement is None:
         return []
     if agreement.value is None:
@@ -163,7 +163,7 @@ def _reason(plan: "PlanResult") -> str:
     hands_over = parallel_ms(computing_spans(plan.run)) <= HANDOVER_SHARE * predicted.makespan_ms
     if hands_over and (plan.design.n_meet or plan.run.sides):
         shape += "; parts run one after the other, each where it is fast"
-    # one processor receives the input and returns the output
+    # with one processor, transfers are only the input and the output
     transfers = "moving the input and the output takes" if alone else "transfers take"
     moved = f"{transfers} {share(predicted.communication_ms / predicted.makespan_ms)} of the time"
     if plan.recommended == BRANCHED:
@@ -194,7 +194,7 @@ def _confidence(plan: "PlanResult") -> str:
 
 
 def advice_brief(advice: "Advice") -> Brief:
-    """Return the answer of `stretch advise`."""
+    """Return the brief answer of `stretch advise`."""
     good = [answer.device for answer in advice.answers if answer.recommended in ("exact", "stretched")]
     count = len(advice.answers)
     these = "this device" if count == 1 else f"any of these {count} devices"
@@ -233,10 +233,10 @@ def _branches(branches: "BranchesAdvice | None") -> str:
 
 
 def prediction_brief(prediction: "Prediction", following: str) -> Brief:
-    """Return the answer of `stretch predict`."""
+    """Return the brief answer of `stretch predict`; `following` is the next command."""
     from stretch.stages.predict import by_latency
 
-    # of each processor its best core set; the others are details
+    # list the best core set of each processor; the others are details
     best: dict[str, str] = {}
     rows = []
     for name, row in by_latency(prediction.processors):
@@ -256,7 +256,7 @@ def prediction_brief(prediction: "Prediction", following: str) -> Brief:
 
 
 def run_brief(answer: RunAnswer, following: str) -> Brief:
-    """Return the answer of `stretch run`."""
+    """Return the brief answer of `stretch run`; `following` is the next command."""
     stood = [name for name, place in answer.processors.items() if place.stand_in]
     if answer.check is None or answer.max_error is None:
         first = "Results are not checked: a delegate computes nothing."
@@ -286,24 +286,24 @@ def run_brief(answer: RunAnswer, following: str) -> Brief:
 
 
 def timed_network(answer: RunAnswer) -> str:
-    """Return the network that was timed: branches, or the one that is recommended instead."""
-    # a network that is recommended instead of branches is one subgraph of its name
+    """Return the name of the timed network: branches, or the recommended alternative."""
+    # a recommended alternative is one subgraph with the alternative's name
     name = next(iter(answer.subgraphs_alone_ms), BRANCHED)
     alone = len(answer.subgraphs_alone_ms) == 1 and name in BASELINES
     return baseline(f"{name}:{next(iter(answer.processors))}") if alone else BRANCHED
 
 
 def timed_variant(name: str, ran: str) -> str:
-    """Return a network that was timed in addition, and where it ran.
+    """Return the display name of another timed network, with its placement.
 
     Args:
-        name: Its name in JSON.
-        ran: The bundle's network, of `timed_network`.
+        name: The network's name in JSON.
+        ran: Name of the bundle's network, from `timed_network`.
     """
     kind, _, place = name.partition(", ")
     if kind == "same net as one graph":
         kind = "whole_graph" if ran == BRANCHED else ran
-    # a name has more than a comma where its place is given
+    # without a placement the text would end with a comma
     return f"{baseline(kind)}, {place}".rstrip(", ")
 
 
@@ -313,7 +313,7 @@ def _planned_text(answer: RunAnswer) -> str:
 
 
 def _ratio_text(answer: RunAnswer) -> str:
-    """Return the who is faster here, as far as the 95 % interval of the ratio says it."""
+    """Return a sentence on whether branching is faster here, by the 95 % interval of the ratio."""
     place = "On this machine" if answer.on is None else f"On {answer.on.host}"
     best = answer.best_sequential
     comparison = next((row for row in answer.comparisons if best is not None and row.name == best.name), None)
@@ -331,7 +331,7 @@ def _ratio_text(answer: RunAnswer) -> str:
 
 
 def simulation_brief(answer: SimulateAnswer, source: str, following: str) -> Brief:
-    """Return the answer of `stretch simulate`; `source` says where times come from."""
+    """Return the brief answer of `stretch simulate`; `source` is a text on the source of times."""
     place = f" on {answer.device}" if answer.device else ""
     loads = "".join(f", {share(load.share)} of the {load.processor} busy" for load in answer.busy_with_others)
     busy = ", ".join(f"{name} {share(occupation.share)}" for name, occupation in answer.busy.items())
@@ -346,7 +346,7 @@ def simulation_brief(answer: SimulateAnswer, source: str, following: str) -> Bri
 
 
 def front_brief(answer: "FrontAnswer") -> Brief:
-    """Return the answer of `stretch search`."""
+    """Return the brief answer of `stretch search`."""
     fastest = min(answer.designs, key=lambda row: row.predicted_ms)
     rows = []
     for row in answer.designs[:MOST_ROWS]:
@@ -412,7 +412,7 @@ def comparison_brief(answer: "CompareAnswer") -> Brief:
 
 
 def explanation_brief(explanation: "Explanation") -> Brief:
-    """Return the answer of `stretch explain` for a bundle: where each processor's work runs, and its cost."""
+    """Return the brief answer of `stretch explain`: the delegate and the time of each processor."""
     rows = []
     for name, place in explanation.processors.items():
         own = [sub for sub in explanation.subgraphs if sub.processor == name]

@@ -1,4 +1,4 @@
-"""Subjects of `stretch compare`, as plain data: bundles, plans, and results that a verb printed with `--json`; such files are not trusted."""
+"""Rows of `stretch compare`: bundles, plans, and results that a verb printed with `--json`, whose files are untrusted."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,13 +10,13 @@ from predictors.errors import StretchError
 from scheduler.bundle.load import Bundle
 from stretch.planning.result import PlanResult
 
-#: Where a row came from.
+#: Source of a row.
 Kind = Literal["bundle", "plan", "design of a search", "run", "refused"]
 
-#: A result is not larger than this, bytes.
+#: Maximum size of a result file, bytes.
 _LARGEST = 64 << 20
 
-#: Designs of a search, at most.
+#: Maximum number of designs from a search.
 _MAX_ROWS = 1000
 
 _Ms = Annotated[float, msgspec.Meta(gt=0, le=1e12)]
@@ -29,41 +29,41 @@ _HINT = "give a file with what `stretch branch`, `search` or `run` prints with -
 
 
 class ComparedRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One compared bundle, plan, search or run; facts that its source does not state are None."""
+    """One compared bundle, plan, design of a search, or run; values that its source does not state are None."""
 
-    name: _Name  # Name that distinguishes it from the others.
-    kind: Kind  # Where it came from.
-    source: str = "predicted"  # Of `ms`: ``predicted`` or ``measured``.
-    model: _Name  # The network.
-    device: _Name  # That it was planned for.
-    processors: list[str] = []  # That have work.
-    ms: _Ms | None = None  # An inference.
-    low_ms: _Ms | None = None  # Lower end of the 90 % interval; of a run its median.
-    high_ms: _Ms | None = None  # Upper end; of a run its 90th percentile.
-    best_single_ms: _Ms | None = None  # The original on the best single processor; of a run on the cores that served it best.
-    speedup: _Ratio | None = None  # That over `ms`.
-    sequential_same_macs_ms: _Ms | None = None  # A plain network of the same multiply-accumulates.
-    speedup_over_sequential: _Ratio | None = None  # That over `ms`.
+    name: _Name  # Unique name.
+    kind: Kind  # Source of the row.
+    source: str = "predicted"  # Source of `ms`: ``predicted`` or ``measured``.
+    model: _Name  # Name of the network.
+    device: _Name  # Device that it was planned for.
+    processors: list[str] = []  # Processors with work.
+    ms: _Ms | None = None  # Time of an inference.
+    low_ms: _Ms | None = None  # Lower end of the 90 % interval; the median of a run.
+    high_ms: _Ms | None = None  # Upper end; the 90th percentile of a run.
+    best_single_ms: _Ms | None = None  # Time of the original on the best single processor; for a run, on its best cores.
+    speedup: _Ratio | None = None  # `best_single_ms` over `ms`.
+    sequential_same_macs_ms: _Ms | None = None  # Time of a sequential network with the same multiply-accumulates.
+    speedup_over_sequential: _Ratio | None = None  # `sequential_same_macs_ms` over `ms`.
     macs: _Count | None = None  # Multiply-accumulates.
-    macs_ratio: _Ratio | None = None  # Over the original's.
-    params: _Count | None = None  # Learned numbers.
-    n_meet: _Count | None = None  # Meeting points.
-    exact: bool | None = None  # Whether it computes what the original computes.
-    agreement: _Share | None = None  # Share of images in the original's class; measured, or of a search predicted.
-    probability: _Share | None = None  # That it is faster than all that it was compared with.
+    macs_ratio: _Ratio | None = None  # Multiply-accumulates over the original's.
+    params: _Count | None = None  # Number of parameters.
+    n_meet: _Count | None = None  # Number of meeting points.
+    exact: bool | None = None  # Whether it computes exactly the original's output.
+    agreement: _Share | None = None  # Share of images with the original's class; measured, or predicted for a search.
+    probability: _Share | None = None  # Probability that it is faster than all its baselines.
     recommended: str | None = None  # Recommendation.
-    reason: str | None = None  # Why there is no design; None where there is one.
+    reason: str | None = None  # Reason for a missing design; None with a design.
 
 
 class CompareAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows in the order in which they were asked for."""
+    """Rows in the requested order."""
 
     rows: list[ComparedRow]  # The rows.
     warnings: list[str]  # Warnings to read before the comparison.
 
 
 def bundle_row(name: str, bundle: Bundle) -> ComparedRow:
-    """Return a bundle by what its manifest states."""
+    """Return the row of a bundle, from its manifest."""
     manifest = bundle.manifest
     return ComparedRow(
         name=name,
@@ -82,17 +82,17 @@ def bundle_row(name: str, bundle: Bundle) -> ComparedRow:
 
 
 def plan_row(name: str, plan: PlanResult) -> ComparedRow:
-    """Return a plan."""
+    """Return the row of a plan."""
     return msgspec.convert(_plan(name, plan.to_json()), ComparedRow)
 
 
 def refused_row(name: str, model: str, device: str, reason: str) -> ComparedRow:
-    """Return a model without a design."""
+    """Return the row of a model without a design."""
     return ComparedRow(name=name, kind="refused", model=model, device=device, reason=reason)
 
 
 def rows_of_file(path: Path) -> Sequence[ComparedRow]:
-    """Return the rows of a file with what `stretch branch`, `search` or `run` printed with `--json`."""
+    """Return the rows of a file with the `--json` output of `stretch branch`, `search` or `run`."""
     try:
         if path.stat().st_size > _LARGEST:
             raise StretchError(f"{path} is too large for a result: more than {_LARGEST >> 20} MiB", _HINT)
@@ -110,7 +110,7 @@ def rows_of_file(path: Path) -> Sequence[ComparedRow]:
 
 
 def _rows(name: str, data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of an answer as data that was not checked; none if it is of no verb that is known."""
+    """Yield the unchecked rows of a verb's answer; none for an unknown verb."""
     if {"designs", "pareto"} <= data.keys():
         for design in data["designs"][:_MAX_ROWS]:
             yield {
@@ -145,13 +145,13 @@ def _rows(name: str, data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _plan(name: str, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a plan as data that was not checked."""
+    """Return the unchecked row of a plan."""
     agreement = (data.get("agreement") or {}).get("value")
     names = {"name": name, "kind": "plan", "processors": _processors(data["segments"]), "agreement": agreement}
     return {**_is_same(data), **_planned_figures(data["predicted"]), **names}
 
 
-#: Names in answers of the fields of rows.
+#: Fields of rows that answers have under the same name.
 _SHARED_COLUMNS = (
     "model", "device", "best_single_ms", "speedup", "sequential_same_macs_ms", "speedup_over_sequential", "macs", "macs_ratio", "params",
     "n_meet", "exact", "recommended",
@@ -167,7 +167,7 @@ def _processors(segments: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def warnings_of(rows: Sequence[ComparedRow]) -> list[str]:
-    """Return warnings about rows that do not compare."""
+    """Return warnings about rows that are not comparable."""
     warnings = []
     timed = [row for row in rows if row.ms is not None]
     if len({row.source for row in timed}) > 1:
@@ -181,7 +181,7 @@ def warnings_of(rows: Sequence[ComparedRow]) -> list[str]:
 
 
 def _planned_figures(predicted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the planner's figures that rows have, of any bundle whose manifest was checked; figures that it lacks are None."""
+    """Return the fields of a row from the `predicted` object of a plan or bundle; missing values are None."""
     ms, sequential = _number(predicted, "makespan_ms"), _number(predicted, "sequential_same_macs_ms")
     single = _number(predicted, "best_single_ms")
     probability = predicted.get("probability_faster")

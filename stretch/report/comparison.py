@@ -1,4 +1,4 @@
-"""The reports of `stretch compare`, results side by side, and of `stretch advise`, device by device."""
+"""Reports of `stretch compare`, results side by side, and of `stretch advise`, device by device."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,10 +10,10 @@ from stretch.report.compared import CompareAnswer, ComparedRow
 from stretch.report.html.page import ChartInterval, Fact, Grid, Page, Section, intervals
 from stretch.stages.advise import Advice, BranchesAdvice, DeviceAdvice
 
-#: Rows of a chart, at most.
+#: Maximum number of rows in a chart.
 _MAX_BARS = 60
 
-#: Devices up to which the report of advice ends with the command of each; of more, with those of branches alone.
+#: Maximum number of devices for which the report of advice ends with the command of each; beyond it, only recommended branches have one.
 MOST_COMMANDS = 6
 
 #: Headings of `cells`.
@@ -64,7 +64,7 @@ def comparison_page(answer: CompareAnswer) -> Page:
 
 
 def _times(title: str, rows: Sequence[ChartInterval]) -> list[Section]:
-    """Return the times of the compared networks, the shortest one highlighted."""
+    """Return a section with the times of the compared networks, the shortest highlighted."""
     if not rows:
         return []
     least = min(rows, key=lambda row: row.value)
@@ -82,11 +82,11 @@ def _format_or_dash(value: float | None, form: str) -> str:
     return "–" if value is None else format(value, form)
 
 
-# The report of `stretch advise`: where branches are faster, as bars next to the best single processor of each device.
+# The report of `stretch advise`: speed-ups of branches over the best single processor of each device, as bars.
 
 
 def advice_page(advice: Advice) -> Page:
-    """Return the page of an answer for many devices."""
+    """Return the report of advice for many devices."""
     branched = [answer for answer in advice.answers if answer.recommended in ("exact", "stretched")]
     facts = [Fact("multiply-accumulates", f"{advice.macs / 1e6:,.0f} M", f"{advice.params / 1e6:.2f} M parameters")]
     rows = [

@@ -1,4 +1,4 @@
-"""The reports of `stretch run`, `simulate` and `explain`."""
+"""Reports of `stretch run`, `simulate` and `explain`."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,15 +12,15 @@ from stretch.report.brief import explanation_brief, ratio, run_brief, share, sim
 from stretch.report.html.page import Bar, Chart, ChartInterval, Fact, Grid, Page, Section, histogram, intervals, over_time, timeline
 from stretch.stages.explain import Explanation
 
-#: Spans of a trace by the kind of bar they are; a plan's span covers a whole inference and is left out.
+#: Kind of bar for each kind of span in a trace; a plan's span covers a whole inference and is left out.
 _KINDS = {"subgraph": "computing", "join": "join", "conversion": "exchange", "load": "others"}
 
-#: Points of a chart of inferences, at most.
+#: Maximum number of points in a chart of inferences.
 _POINTS = 2000
 
 
 def trace_bars(trace: Trace) -> list[Bar]:
-    """Return the spans of an inference."""
+    """Return the spans of an inference as bars."""
     return [
         Bar(span.processor, (span.start_ns - trace.start_ns) / 1e6, span.ms, _KINDS[span.kind], span.name.partition("/")[0])
         for span in sorted(trace.spans, key=lambda span: span.start_ns)
@@ -29,7 +29,7 @@ def trace_bars(trace: Trace) -> list[Bar]:
 
 
 def _inference(name: str, title: str, trace: Trace, end_ns: int | None = None) -> Chart:
-    """Return the timeline of an inference, up to its end or a later one."""
+    """Return the timeline of an inference, up to its end or to `end_ns`."""
     busy = ", ".join(f"{processor} computes for {ms:.2f} ms" for processor, ms in trace.busy_ms().items())
     total = trace.makespan_ms if end_ns is None else (end_ns - trace.start_ns) / 1e6
     bars = [bar for bar in trace_bars(trace) if bar.start_ms < total]
@@ -40,7 +40,7 @@ def run_page(answer: RunAnswer, traces: Sequence[Trace], predicted: Trace | None
     """Return the report of a run.
 
     Args:
-        predicted: The run on the device as the plan expects it; None where the bundle or the profile does not say.
+        predicted: The planned run on the device; None if the bundle or the profile lacks it.
     """
     weights = answer.weights.source + (f" ({answer.weights.detail})" if answer.weights.detail else "")
     board = [] if answer.on is None else [("board", f"{answer.on.host}: {answer.on.arch}, Python {answer.on.python}")]
@@ -85,7 +85,7 @@ def run_page(answer: RunAnswer, traces: Sequence[Trace], predicted: Trace | None
 
 
 def _next(answer: RunAnswer) -> str:
-    """Return the command that follows a run: the device itself where this machine lacks a processor, else a timeline."""
+    """Return the next command after a run: a run on the device if this machine lacks a processor, else a timeline."""
     if answer.on is None and any(place.stand_in for place in answer.processors.values()):
         return command_line("run", answer.bundle, "--on", "user@host") + "    on a Linux board; --adb on a phone"
     board_options = [] if answer.on is None else ["--on", answer.on.host]
@@ -107,7 +107,7 @@ def _run_facts(answer: RunAnswer) -> list[Fact]:
 
 
 def _contestants(answer: RunAnswer) -> "list[Chart | Grid]":
-    """Return the times of all variants, as a chart and in numbers."""
+    """Return the times of all variants, as a chart and as a table."""
     ran = timed_network(answer)
     others = (answer.same_net_whole_graph, answer.sequential, answer.sequential_same_macs, *answer.others)
     rows = [Timing(ran, answer.median_ms, answer.p90_ms)]
@@ -164,7 +164,7 @@ def simulation_page(answer: SimulateAnswer, latencies_ms: Sequence[float], first
 
 
 def times_of(answer: SimulateAnswer) -> str:
-    """Return where the times are from, as the end of a sentence."""
+    """Return a text on the source of times, as the end of a sentence."""
     if not answer.bundle.is_dir():
         return f"times are the table's, links and contention those of {answer.device}" if answer.device else "times are the table's"
     return f"the profile of {answer.device} is {'fitted' if answer.calibrated else 'not fitted'} to measurements"
@@ -195,7 +195,7 @@ def _latencies(answer: SimulateAnswer, latencies_ms: Sequence[float]) -> list[Ch
 
 
 def _decisions(answer: SimulateAnswer) -> list[Grid]:
-    """Return the plans to choose among, and when which was chosen."""
+    """Return tables of the alternative plans and of the choices over time."""
     plans = [(plan.bundle, f"{plan.makespan_ms:.2f}", str(plan.inferences)) for plan in answer.plans]
     rows = [(f"{d.inference}", f"{d.at_ms:.1f}", d.kind, d.after, d.reason) for d in answer.decisions]
     titles = ("after inference", "at, ms", "what", "then runs", "why")
@@ -225,7 +225,7 @@ def _heat(answer: SimulateAnswer) -> str:
 
 
 def explanation_page(explanation: Explanation) -> Page:
-    """Return the report of a bundle."""
+    """Return the report on a bundle's operators and their placement."""
     places = []
     for name, place in explanation.processors.items():
         cores = f" on core {'+'.join(map(str, place.cores))}, {place.dispatch}" if place.cores else ""

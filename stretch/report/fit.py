@@ -1,4 +1,4 @@
-"""Reports and tables on a terminal, which fit its width without truncating names or numbers."""
+"""Reports and tables for terminals; they fit the width without truncated names or numbers."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -10,15 +10,15 @@ from rich.text import Text
 
 from stretch.report.html.page import Bar, Chart, Fact, Grid, Page
 
-#: Characters of the widest and of the narrowest bar of a timeline.
+#: Maximum and minimum width of a timeline's bars, characters.
 BAR_WIDTH, _LEAST_BAR = 72, 20
 
 
 def table(*titles: str, rows: Iterable[Sequence[str]]) -> Table:
-    """Return a table without lines whose cells wrap.
+    """Return a table without lines and with wrapped cells.
 
     Args:
-        titles: Of the columns; those of columns of numbers, which are aligned at their right, begin with ``>``.
+        titles: Titles of the columns; a title that begins with ``>`` marks a column of numbers, aligned to the right.
     """
     filled = Table(box=None, pad_edge=False)
     for title in titles:
@@ -28,12 +28,12 @@ def table(*titles: str, rows: Iterable[Sequence[str]]) -> Table:
     return filled
 
 
-#: Columns that a brief answer keeps to.
+#: Maximum width of a brief answer, characters.
 BRIEF_WIDTH = 80
 
 
 def print_page(console: Console, page: Page, answered: Callable[[], None] = lambda: None, *, brief: bool = False) -> None:
-    """Print a report: its answer, then facts, tables and timelines unless it is to be `brief`, and what to do next.
+    """Print a report: its answer, then facts, tables and timelines unless `brief`, and the next commands.
 
     Args:
         answered: Called after the answer.
@@ -61,7 +61,7 @@ def print_page(console: Console, page: Page, answered: Callable[[], None] = lamb
         _print_rest(console, page, part)
     for line in page.following:
         if brief or "--details" not in line:
-            # commands stay in one piece, so that they can be copied
+            # commands are not wrapped, so that they can be copied
             console.print(line, soft_wrap=True)
 
 
@@ -97,20 +97,20 @@ def _facts(facts: Sequence[Fact]) -> Table:
 
 
 class GridTable:
-    """A table of a report; one paragraph per row where its longest words do not fit next to each other."""
+    """A table of a report; one paragraph per row if its longest words do not fit side by side."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the table as wide as it is, with its widest column of text folded between words, or as paragraphs."""
+        """Yield the table, its widest text column wrapped between words if necessary, or paragraphs."""
         grid = self._grid
         cells = list(zip(grid.columns, *grid.rows, strict=True))
         widths = [max(map(cell_len, column_cells)) for column_cells in cells]
         text = [i for i in range(len(widths)) if i not in grid.right]
         folded = max(text, key=lambda i: widths[i], default=None)
         longest = 0 if folded is None else max(cell_len(word) for cell in cells[folded] for word in cell.split() or [""])
-        # one cell of space parts two columns
+        # one character separates two columns
         room = options.max_width - (len(widths) - 1)
         if sum(widths) <= room or (folded is not None and sum(widths) - widths[folded] + longest <= room):
             filled = Table(box=None, pad_edge=False)
@@ -127,13 +127,13 @@ class GridTable:
 
 
 class TextTimeline:
-    """A timeline of a report as bars of text, as wide as the terminal allows."""
+    """A timeline of a report as text bars, up to the terminal's width."""
 
     def __init__(self, chart: Chart) -> None:
         self._chart = chart
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield a line for each row, and what the marks mean."""
+        """Yield a line for each row, and a legend."""
         for group, bars in self._chart.groups.items():
             label = max(len(bar.row) for bar in bars)
             width = max(_LEAST_BAR, min(BAR_WIDTH, options.max_width - label - 3))
@@ -143,7 +143,7 @@ class TextTimeline:
 
 
 def text_bars(bars: Sequence[Bar], total_ms: float, width: int = BAR_WIDTH) -> list[str]:
-    """Return one line of text per row: when it computes (#), moves data (~), is taken by others (o) or waits (.)."""
+    """Return one line of text per row, with marks for computing (#), moving data (~), use by others (o) and waiting (.), and a legend."""
     rows = {name: ["."] * width for name in dict.fromkeys(bar.row for bar in bars)}
     label = max(map(len, rows))
     marks = [" "] * width
@@ -152,7 +152,7 @@ def text_bars(bars: Sequence[Bar], total_ms: float, width: int = BAR_WIDTH) -> l
         for column in range(max(0, first), min(width, last)):
             rows[bar.row][column] = {"computing": "#", "others": "o"}.get(bar.kind, "~")
         end = first + len(bar.label)
-        # a label neither leaves the row nor touches the one before, and is written once
+        # write a label if it stays within the row and does not touch the previous label
         if bar.kind == "computing" and first >= 0 and end <= width and not "".join(marks[max(0, first - 1) : end + 1]).strip():
             marks[first:end] = bar.label
     taken = "  o taken by others" if any(bar.kind == "others" for bar in bars) else ""

@@ -1,4 +1,4 @@
-"""The reports of `stretch search`: designs of a network, or of two that run together."""
+"""Reports of `stretch search`: designs of a network, or of two networks that run concurrently."""
 
 from typing import TYPE_CHECKING
 
@@ -142,7 +142,7 @@ def together_page(answer: TogetherAnswer) -> Page:
 
 
 def front_figure(answer: FrontAnswer) -> "Figure":
-    """Draw each design at its predicted time and its value in the other objective, with its interval."""
+    """Return a plot of the designs in both criteria, with intervals."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

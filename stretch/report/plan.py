@@ -1,4 +1,4 @@
-"""The report of `stretch branch`: a plan, its comparison with baselines, its uncertainty, and the built and measured network."""
+"""Report of `stretch branch`: a plan, its comparison with baselines, its uncertainty, and the built network."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 
 def exact_words(rounding: Sequence[str]) -> str:
-    """In which precision an exact design is the original, and which planned precisions round."""
+    """Return a text on the exactness of an exact design in fp32 and on planned precisions that round."""
     return "exact in fp32" + (f"; {' and '.join(rounding)} {'round' if len(rounding) > 1 else 'rounds'}" if rounding else "")
 
 
 def _exact(plan: PlanResult, built: Branched | None) -> str:
-    """Return the output of an exact design, and the reference that it was compared with."""
+    """Return a text on the output of an exact design, and on the reference of its comparison."""
     return f"what the original computes, {exact_words(plan.rounding)}" + (f"; {UNJUDGED_TEXT}" if built and built.unjudged else "")
 
 
@@ -51,10 +51,10 @@ def plan_page(
     roofline: "Callable[[], tuple[str, Figure]] | None" = None,
     following: Sequence[str] = (),
 ) -> Page:
-    """Return the report of a plan and of the network that was built from it.
+    """Return the report of a plan and of the built network.
 
     Args:
-        following: Commands to type next.
+        following: Lines with the next commands.
     """
     source = "" if built is None else built.weights_source + (f" ({built.weights_detail})" if built.weights_detail else "")
     sections = [_network(plan), Section("segments", "Segments in numbers", (), _segments(plan)), _timeline(plan)]
@@ -80,7 +80,7 @@ def plan_page(
 
 
 def _built(built: Branched) -> Iterator[str]:
-    """Yield a line for each thing that was built and measured."""
+    """Yield a line for each calibrated segment, the refinement and the checked files."""
     for error in built.calibration:
         yield f"calibrated {error.segment}: squared error {share(error.after)} of the original's square, {share(error.before)} before"
     if built.refinement is not None:
@@ -90,7 +90,7 @@ def _built(built: Branched) -> Iterator[str]:
 
 
 def refinement_text(refinement: "Refined") -> str:
-    """Return how much refining brought."""
+    """Return a text on the effect of the refinement."""
     rounded = refinement.rounded_after
     return (
         f"squared error of the outputs {refinement.after:.3f} of the original's square, {refinement.before:.3f} before, "
@@ -100,7 +100,7 @@ def refinement_text(refinement: "Refined") -> str:
 
 
 def difference_line(checks: Mapping[str, Any]) -> str:
-    """Return how far the exported files are from torch."""
+    """Return a line on the largest difference between exported files and torch."""
     return f"largest difference of any exported file from torch: {checks['max_error']:.1e} of its largest output"
 
 
@@ -114,7 +114,7 @@ def _network(plan: PlanResult) -> Section:
 
 
 def plan_bars(plan: PlanResult) -> list[Bar]:
-    """Return the predicted run as bars."""
+    """Return the bars of the predicted run."""
     bars = []
 
     def add(name: str, start: float, part: BranchTime) -> None:
@@ -181,12 +181,12 @@ def _segments(plan: PlanResult) -> list[Grid]:
 
 
 def _first_and_count(names: Sequence[str]) -> str:
-    """Return the first of some tensors, and how many there are besides."""
+    """Return the first name, with the number of further names."""
     return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
 def _join(join: str, branch: BranchScale) -> str:
-    """Return how a branch meets the others, and which rows, paths or channels it computes, as in ``rows 0:28``."""
+    """Return the join of a branch, with its range of rows, paths or channels, such as ``rows 0:28``."""
     for word, part in shares_of(branch).items():
         if word != "ends":
             return f"{join} {part[0]}:{part[1]}"
@@ -194,7 +194,7 @@ def _join(join: str, branch: BranchScale) -> str:
 
 
 def figures(plan: PlanResult, built: Branched | None = None) -> list[tuple[str, str]]:
-    """Return predictions of the plan and its baselines, as label and value."""
+    """Return all predictions of the plan and its baselines, as pairs of label and value."""
     predicted = plan.predicted
     makespan = predicted.makespan_ms
 
@@ -247,7 +247,7 @@ def _split_wins(plan: PlanResult) -> bool:
 
 
 def _break_even_text(predicted: Predicted) -> str | None:
-    """Return how fast the other processors would have to be; None if that is unknown, or they are."""
+    """Return a text on the speed of the other processors from which branching helps; None if unknown."""
     if predicted.crossover:
         return f"if all others were {ratio(predicted.crossover)} faster"
     if predicted.far_ahead and predicted.crossover_divided:
@@ -256,14 +256,14 @@ def _break_even_text(predicted: Predicted) -> str | None:
 
 
 def _computes(plan: PlanResult, built: Branched | None) -> str:
-    """Return whether the output is the original's, and what that costs twice."""
+    """Return a text on the output, exact or not, and on the computation that branches repeat."""
     twice = f", {plan.repeated:.1%} of its MACs twice" if plan.repeated else ""
     twice += f", halos {plan.run.halo_ms:.2f} ms of its branches together" if plan.run.halo_macs else ""
     return f"{_exact(plan, built) if plan.exact else 'a network that differs from the original and needs training'}{twice}"
 
 
 def _energy(predicted: Predicted) -> str:
-    """Return the energy of the branches and of their baselines, and the counted states of processors."""
+    """Return a text on the energy of the branches and their baselines, with the counted states of processors."""
     single, same = predicted.best_single_energy_mj, predicted.sequential_same_macs_energy_mj
     counted = {part.state for part in predicted.energy if part.mj is not None}
     states = {"busy": "compute", "waiting": "wait", "idle": "have no work"}
@@ -275,7 +275,7 @@ def _energy(predicted: Predicted) -> str:
 
 
 def _links(predicted: Predicted) -> str:
-    """Return the design's times with the shortest and longest transfers that the profile allows."""
+    """Return a text on the design's times with links at the lower and upper ends of their intervals."""
     rows = [row for row in predicted.links if row.factor != 1]
     return ", ".join(
         f"{row.makespan_ms:.2f} ms" + (f" ({ratio(row.speedup)})" if row.speedup else "") + f" at {row.factor:g} times their time"
@@ -284,12 +284,12 @@ def _links(predicted: Predicted) -> str:
 
 
 def _ends(numbers: str) -> tuple[str, str]:
-    """Return how numbers are called that are smaller, and larger, than stated."""
+    """Return the words for smaller and for larger numbers of a group."""
     return ("at the lower ends", "at the upper ends") if numbers == CONTENTION else ("halved", "doubled")
 
 
 def _changes(plan: PlanResult) -> str:
-    """Return the recommendations that would change if numbers of the profile were halved or doubled."""
+    """Return a text on other recommendations if numbers of the profile were halved or doubled; empty if none."""
     return "; ".join(
         f"{baseline(row.recommended)} with {row.numbers} {_ends(row.numbers)[row.factor > 1]}"
         for row in plan.predicted.changes
@@ -307,7 +307,7 @@ def _accuracy(accuracy: PredictedAccuracy) -> str:
 
 
 def _objective_text(objective: ObjectiveAnswer) -> str:
-    """Return the objective of the design, and its value."""
+    """Return a text on the objective of the design and its value."""
     if objective.value is None:
         return objective.requested
     value = f"{objective.value:.3g}" if objective.unit else f"{objective.value:.4g}"
@@ -327,7 +327,7 @@ def _search(plan: PlanResult) -> str:
 
 
 def baselines_section(plan: PlanResult) -> Section:
-    """Return the design with its baselines, as a chart and a table."""
+    """Return the section that compares the design with its baselines, as a chart and a table."""
     predicted = plan.predicted
     rows = [ChartInterval("branched", predicted.makespan_ms, predicted.makespan_low_ms, predicted.makespan_high_ms, strong=True)]
     rows += [ChartInterval(baseline(rival.name), rival.ms, rival.low_ms, rival.high_ms) for rival in plan.recommendation.rivals]
@@ -364,7 +364,7 @@ def certainty_section(plan: PlanResult) -> Section:
     groups = list(dict.fromkeys(change.numbers for change in predicted.changes))
     rows = []
     for group in groups:
-        # first with smaller numbers, then with larger ones
+        # smaller numbers first, then larger ones
         ends = [change.speedup for change in predicted.changes if change.numbers == group and change.speedup is not None]
         if len(ends) > 1:
             rows.append((group, ends[0], ends[-1]))
@@ -385,7 +385,7 @@ def certainty_section(plan: PlanResult) -> Section:
 
 
 def accuracy_section(plan: PlanResult, built: Branched | None) -> Section:
-    """Return the section on the accuracy, measured or not."""
+    """Return the section on the accuracy or agreement."""
     agreement = built.agreement if built is not None else None
     if plan.exact:
         words = [f"Every segment computes {_exact(plan, built)}; nothing has to be trained."]
@@ -405,7 +405,7 @@ def join_words(words: Sequence[str]) -> str:
 
 
 def agreement_lines(agreement: Agreement) -> Iterator[str]:
-    """Yield the agreement of a network with its original: in fp32, with the files of its bundle, and by segment, one line each."""
+    """Yield lines on the agreement of a network with its original: in fp32, with the bundle's files, and by segment."""
     if agreement.value is None:
         if agreement.classes:
             several = f"{agreement.classes} classes" if agreement.classes > 1 else "one class"

@@ -1,4 +1,4 @@
-"""The reports of `stretch predict`, of one network or many, and of a network that no design fits."""
+"""Reports of `stretch predict`, for one network or many, and of a refused plan."""
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,10 +16,10 @@ from stretch.stages.predict import PredictedLatency, PredictedRow, Prediction, P
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: Kernels of a processor that a report lists, the longest first.
+#: Maximum number of kernels per processor in a report, the longest first.
 _KERNELS = 200
 
-#: Where the roof bends is shown with this many times less and more intensity at least.
+#: Minimum factor by which the plot extends below and above the intensity at the roof's bend.
 _MARGIN = 4.0
 
 
@@ -30,7 +30,7 @@ def prediction_page(
     list_kernels: bool = True,
     following: str = "",
 ) -> Page:
-    """Return the page of a prediction; a terminal lists kernels if it is to, and ends with the command that follows."""
+    """Return the report of a prediction; `list_kernels` shows kernels on a terminal, `following` is the next command."""
     rows_by_time = by_latency(prediction.processors)
     name = rows_by_time[0][0]
     rows = [(processor, row.precision, *_times(row), str(row.kernel_count), _origin(row)) for processor, row in rows_by_time]
@@ -75,7 +75,7 @@ def _times(row: PredictedLatency | PredictedRow) -> Iterator[str]:
 
 
 def _origin(row: PredictedLatency) -> str:
-    """Return the source of its time, and that plans leave it out by default."""
+    """Return a text on the source of a time, and on whether plans only use the processor on request."""
     return ORIGINS[row.origin] + ("; plans use it only where --processors names it" if row.optional else "")
 
 
@@ -84,7 +84,7 @@ def _range(row: PredictedLatency) -> str:
 
 
 def _single_processors(chart: str, ranked: Sequence[tuple[str, PredictedLatency]]) -> Chart:
-    """Return the original on each processor, the fastest first."""
+    """Return a chart of the times on each processor, the fastest first."""
     rows = [
         ChartInterval(f"{name}, {row.precision}", row.latency_ms, row.low_ms, row.high_ms, strong=i == 0)
         for i, (name, row) in enumerate(ranked)
@@ -105,7 +105,7 @@ def _kernels(name: str, row: PredictedLatency) -> Grid:
 
 
 def refusal_page(model: str, device: str, error: InfeasibleError, alone: Mapping[str, PredictedLatency]) -> Page:
-    """Return the page of a refusal."""
+    """Return the report of a refused plan; `alone` has the predictions on each single processor."""
     sections = []
     if error.rules:
         rows = [
@@ -143,7 +143,7 @@ def _shown_text(value: object) -> str:
 
 
 def write_figure(figure: "Figure", out: Path) -> None:
-    """Write a figure as an ``.svg`` or ``.png`` file; without a date and with fixed names, the same numbers give the same file."""
+    """Write a figure as an ``.svg`` or ``.png`` file, without a date and with fixed ids, so that equal numbers yield an equal file."""
     import matplotlib as mpl
 
     try:
@@ -156,7 +156,7 @@ def write_figure(figure: "Figure", out: Path) -> None:
 def roofline_figure(name: str, estimate: Estimate, device: DeviceProfile, processor: str) -> tuple[str, "Figure"]:
     """Return the caption and figure of the roofline plot.
 
-    The roof is the peak of the profile and the bandwidth of its memory; the area of a
+    The roof is the profile's peak throughput and memory bandwidth; the area of a
     dot is the kernel's share of the time.
     """
     try:
@@ -189,7 +189,7 @@ def roofline_figure(name: str, estimate: Estimate, device: DeviceProfile, proces
 
 
 def kernel_points(estimate: Estimate) -> Sequence[tuple[str, float, float, float]]:
-    """Return the kind, operations per byte, 10⁹ operations a second and share of the time of each kernel that multiplies."""
+    """Return the kind, operations per byte, 10⁹ operations per second and share of the time of each kernel with multiply-accumulates."""
     item, points = ITEM_BYTES[estimate.precision], []
     for kernel in estimate.kernels:
         cost, operations, ms = kernel.kernel.cost, 2 * kernel.kernel.macs, kernel.time.ms

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from stretch.planning.result import PlanResult
 
 
-# Charts as pieces of SVG in a page; matplotlib draws them.
+# Charts, which matplotlib draws as SVG elements of a page.
 
-#: Fills that differ in brightness and strokes as well as in colour (Okabe and Ito's palette).
+#: Fills that differ in colour (Okabe and Ito's palette), brightness and hatching.
 FILLS = (("#9ecae9", "//"), ("#ffd58a", "\\\\"), ("#a5dbc2", ".."), ("#e9b8d4", "xx"), ("#f2b48a", "++"), ("#d9d9d9", "--"))
 INK, ACCENT, OTHER = "#1a1a1a", "#004c99", "#8f3b00"
 
-#: Colour, strokes and meaning of each kind of bar of a timeline.
+#: Colour, hatching and meaning of each kind of bar in a timeline.
 BARS = {
     "computing": (FILLS[0][0], "", "computes"),
     "exchange": (FILLS[1][0], "////", "moves data"),
@@ -38,7 +38,7 @@ BARS = {
     "others": ("#ffffff", "....", "taken by others"),
 }
 
-#: Inches across; pages show charts at this size or smaller.
+#: Width of a chart in inches; pages show charts at this size or smaller.
 WIDTH = 7.6
 
 
@@ -46,50 +46,50 @@ WIDTH = 7.6
 class Bar:
     """A stretch of time on a row of a timeline."""
 
-    row: str  # On which.
-    start_ms: float  # From the beginning.
-    ms: float  # Its length.
+    row: str  # Name of the row.
+    start_ms: float  # Start, from the beginning of the timeline.
+    ms: float  # Duration.
     kind: str  # ``computing``, ``exchange``, ``join`` or ``others`` (other programs).
-    label: str = ""  # Of the segment or subgraph.
+    label: str = ""  # Name of the segment or subgraph.
 
 
 @dataclass(frozen=True)
 class ChartInterval:
     """A value with the ends of its interval."""
 
-    label: str  # Of what.
+    label: str  # Name of the value.
     value: float  # The value.
-    low: float  # Lower end; the value itself where it has none.
+    low: float  # Lower end; the value itself without an interval.
     high: float  # Upper end.
-    strong: bool = False  # Whether it is the one that the others are compared with.
+    strong: bool = False  # Whether it is highlighted.
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A picture with words for those who cannot see it; drawn when a page is written."""
+    """A picture with an alternative text; drawn when a page is written."""
 
     name: str  # Unique in its page, one word.
     title: str  # Subject of the chart.
-    words: str  # Its content in words.
-    draw: "Callable[[], Figure]"  # Draws it.
-    groups: Mapping[str, Sequence[Bar]] = field(default_factory=dict)  # Of a timeline, its bars by the name of their run.
-    total_ms: float = 0.0  # Of a timeline, its length.
+    words: str  # Alternative text with its content.
+    draw: "Callable[[], Figure]"  # Returns the figure.
+    groups: Mapping[str, Sequence[Bar]] = field(default_factory=dict)  # Bars of a timeline, by name of the run; empty for other charts.
+    total_ms: float = 0.0  # Duration of a timeline.
 
     @property
     def svg(self) -> str:
-        """The drawing, an ``svg`` element: its text stays text, and its names are its own in the page."""
+        """The drawing as an ``svg`` element, with text as text and with ids that are unique in the page."""
         import matplotlib as mpl
 
         with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "report"}), warnings.catch_warnings():
-            # text is drawn by the browser, which has other fonts than matplotlib
+            # the browser draws the text, with other fonts than matplotlib
             warnings.filterwarnings("ignore", message="Glyph")
             stream = StringIO()
-            # without a date the same numbers give the same page
+            # without a date, equal numbers yield an equal page
             self.draw().savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
         match = re.search(r"<svg.*</svg>", stream.getvalue(), re.DOTALL)
         assert match is not None
         text = re.sub(r"<metadata>.*?</metadata>\s*", "", match[0], flags=re.DOTALL)
-        # groups are called figure_1, axes_1 and so on, and nothing refers to them; other names must be this chart's own
+        # drop the ids of groups (figure_1, axes_1, …), which nothing refers to; make all other ids unique to this chart
         text = re.sub(r'<g id="[A-Za-z]+_[\d_]+"', "<g", text)
         text = re.sub(r'(\bid="|href="#|url\(#)', rf"\1{self.name}-", text)
         labels = f"{self.name}-title {self.name}-words"
@@ -99,15 +99,15 @@ class Chart:
 
 
 def _escape_formulas(text: str) -> str:
-    """Return the text of which matplotlib makes no formula."""
+    """Escape a text so that matplotlib does not parse formulas in it."""
     return text.replace("$", r"\$")
 
 
 def timeline(name: str, title: str, words: str, groups: Mapping[str, Sequence[Bar]], total_ms: float) -> Chart:
-    """Draw where each part ran, and when.
+    """Return a timeline of the parts of one or more runs.
 
     Args:
-        groups: Bars by the name of their run, such as ``predicted`` and ``measured``, drawn one below the other.
+        groups: Bars by the name of their run, such as ``predicted`` and ``measured``; runs are drawn below each other.
     """
 
     def draw() -> "Figure":
@@ -135,7 +135,7 @@ def timeline(name: str, title: str, words: str, groups: Mapping[str, Sequence[Ba
 
 
 def intervals(name: str, title: str, words: str, rows: Sequence[ChartInterval], unit: str) -> Chart:
-    """Return the values with their intervals, one below the other."""
+    """Return a chart of values with their intervals, one per row."""
 
     def draw() -> "Figure":
         figure, axes = _figure(0.75 + 0.34 * len(rows))
@@ -154,7 +154,7 @@ def intervals(name: str, title: str, words: str, rows: Sequence[ChartInterval], 
 
 
 def spread(name: str, title: str, words: str, rows: Sequence[tuple[str, float, float]], middle: float, unit: str) -> Chart:
-    """Draw a value with a number halved and doubled, one below the other."""
+    """Return a chart of a value if a number is halved and doubled, one number per row."""
 
     def draw() -> "Figure":
         figure, axes = _figure(0.9 + 0.34 * len(rows))
@@ -173,11 +173,11 @@ def spread(name: str, title: str, words: str, rows: Sequence[tuple[str, float, f
 
 
 def histogram(name: str, title: str, words: str, values: Sequence[float], marks: Mapping[str, float], unit: str) -> Chart:
-    """Return how often each value was."""
+    """Return a histogram of values with labelled marks."""
 
     def draw() -> "Figure":
         figure, axes = _figure(2.6)
-        # values that differ by their last digits only have no forty bins between them
+        # values that only differ in their last digits do not span forty bins
         around = max(1e-6, 1e-3 * abs(max(values)), (max(values) - min(values)) / 50)
         axes.hist(values, bins=40, range=(min(values) - around, max(values) + around), color=FILLS[0][0], edgecolor=INK, linewidth=0.5)
         for (label, at), style in zip(marks.items(), ("-", "--", ":", "-."), strict=False):
@@ -192,7 +192,7 @@ def histogram(name: str, title: str, words: str, values: Sequence[float], marks:
 
 
 def over_time(name: str, title: str, words: str, values: Sequence[float], unit: str) -> Chart:
-    """Return a value of one inference after another."""
+    """Return a chart of a value over consecutive inferences."""
 
     def draw() -> "Figure":
         figure, axes = _figure(2.6)
@@ -214,44 +214,44 @@ def _figure(height: float) -> "tuple[Figure, Axes]":
     return figure, axes
 
 
-# Diagram of a network before and after branching: each segment as a chain of blocks, with its branches next to it.
+# Diagram of a network before and after branching: each segment is a chain of blocks, next to its branches.
 
-#: Segments in a row that stay whole on one processor are drawn as one from this number on.
+#: Minimum number of consecutive whole segments on one processor that are drawn as one.
 LONG = 4
 
-#: Height of a block in pixels, and of the highest chain of them.
+#: Height of a block and maximum height of a chain, pixels.
 _BLOCK, _HIGHEST = 14, 168
 
 
 @dataclass(frozen=True)
 class Box:
-    """A branch in the picture."""
+    """A branch in the diagram."""
 
-    processor: str  # Where it runs.
-    place: int  # Of that processor in the legend, from 0.
-    words: str  # Its work and time.
+    processor: str  # Name of its processor.
+    place: int  # Index of the processor in the legend.
+    words: str  # Text on its work and time.
     kind: str  # ``chain`` of blocks, or a ``part`` of the feature map.
-    blocks: int = 1  # Blocks of the chain.
-    height: float = _BLOCK  # Of the chain, px.
-    width: float = 100.0  # Of the chain, percent of the original's channels.
-    top: float = 0.0  # Where its part begins, percent of the map's height; 0 for a chain.
-    left: float = 0.0  # The same of the map's width or channels.
-    share: float = 100.0  # Its extent, percent: of the height of a band, of the width else.
-    across: bool = False  # Whether the part is one of channels or paths, drawn side by side; bands of rows lie one above the other.
-    halo: float = 0.0  # Computation beyond its share, percent of its extent.
+    blocks: int = 1  # Number of blocks in the chain.
+    height: float = _BLOCK  # Height of the chain, px.
+    width: float = 100.0  # Width of the chain, percent of the original's channels.
+    top: float = 0.0  # Vertical start of the part, percent of the map's height; 0 for a chain.
+    left: float = 0.0  # Horizontal start of the part, percent of the map's channels or paths; 0 for a chain.
+    share: float = 100.0  # Extent of the part, percent: of the height for a band, else of the width.
+    across: bool = False  # Whether parts are channels or paths, drawn side by side; bands of rows are drawn below each other.
+    halo: float = 0.0  # Repeated computation, percent of its extent.
 
 
 @dataclass(frozen=True)
 class StretchedRow:
-    """A segment, or several that stay whole."""
+    """A row of the diagram: a segment, or several whole segments."""
 
-    name: str  # Of the segment, or of the first and last.
+    name: str  # Name of the segment, or of the first and the last.
     kind: str  # ``whole``, ``stretch``, ``rows``, ``channels``, ``graph`` or ``beside``.
-    before: str  # The original in words.
-    blocks: int  # Blocks of the original.
-    height: float  # Of the original's chain, px.
+    before: str  # Text on the original.
+    blocks: int  # Number of blocks of the original.
+    height: float  # Height of the original's chain, px.
     boxes: Sequence[Box]  # Its branches.
-    meets: str  # How they meet; empty where there is one.
+    meets: str  # Text on the meeting point; empty for one branch.
 
 
 #: Names of the kinds of segments.
@@ -266,7 +266,7 @@ KINDS = {
 
 
 def stretched_rows(plan: "PlanResult") -> tuple[list[StretchedRow], list[str]]:
-    """Return the rows of the picture, and the processors in the order of the legend."""
+    """Return the rows of the diagram, and the processors in the order of the legend."""
     used = plan.design.processors
     processors = [name for name in dict.fromkeys((*plan.config.precision, *used)) if name in used]
     scale = min(_BLOCK, _HIGHEST / max([1, *(row.segment.depth for row in plan.run.segments)]))
@@ -334,7 +334,7 @@ def _box(row: "SegmentTime", time: "BranchTime", place: int, scale: float) -> Bo
 
 
 def _group_whole_segments(run: "Sequence[SegmentTime]", processors: list[str]) -> StretchedRow:
-    """Return the segments that stay whole on one processor, as one row."""
+    """Return consecutive whole segments on one processor as one row."""
     processor = run[0].branches[0].scale.processor
     ms = sum(row.ms for row in run)
     blocks = sum(row.segment.depth for row in run)
@@ -354,7 +354,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-#: Packages whose versions a page states where they are installed.
+#: Packages whose versions a page states if they are installed.
 _PACKAGES = ("nn-stretch", "torch", "onnxruntime", "numpy")
 
 
@@ -373,61 +373,61 @@ class Grid:
 
     caption: str  # Its caption.
     columns: Sequence[str]  # Headings.
-    rows: Sequence[Sequence[str]]  # Cells as text, as many as headings.
-    right: Sequence[int] = ()  # Columns that are numbers, by their place.
-    folded: bool = False  # Whether it is shown only when opened.
+    rows: Sequence[Sequence[str]]  # Cells as text, one per heading.
+    right: Sequence[int] = ()  # Indices of the columns with numbers.
+    folded: bool = False  # Whether it is collapsed at first.
 
 
 @dataclass(frozen=True)
 class Stretched:
-    """A network before and after, segment by segment."""
+    """A network before and after branching, segment by segment."""
 
     rows: Sequence[StretchedRow]  # The segments in order.
-    processors: Sequence[str]  # Those that run something, in the order of the legend.
+    processors: Sequence[str]  # Processors with work, in the order of the legend.
 
 
 @dataclass(frozen=True)
 class Section:
     """A part of a page with a heading."""
 
-    name: str  # Of the anchor, one word.
+    name: str  # Name of the anchor, one word.
     heading: str  # Its title.
-    words: Sequence[str] = ()  # Paragraphs before the rest.
+    words: Sequence[str] = ()  # Paragraphs before the parts.
     parts: Sequence["Sequence[Fact] | Grid | Chart | Stretched"] = ()  # Facts, tables, pictures.
-    printed: bool = True  # Whether a terminal has it, too: its words, tables and timelines.
+    printed: bool = True  # Whether a terminal also shows it: its words, tables and timelines.
 
 
 @dataclass(frozen=True)
 class Page:
     """A report."""
 
-    title: str  # Of the file and its first heading.
-    lead: Sequence[str] = ()  # The answer in a sentence or two, where there is no `brief`.
-    facts: Sequence[Fact] = ()  # The numbers that are read first.
-    sections: Sequence[Section] = ()  # In order.
+    title: str  # Title of the file and its first heading.
+    lead: Sequence[str] = ()  # The answer in one or two sentences, for a page without `brief`.
+    facts: Sequence[Fact] = ()  # Key figures.
+    sections: Sequence[Section] = ()  # Sections, in order.
     warnings: Sequence[str] = ()  # Warnings for the reader.
-    source: str = "predicted"  # Where the numbers come from: ``predicted``, ``simulated``, ``measured``, or several of these.
+    source: str = "predicted"  # Source of the numbers: ``predicted``, ``simulated``, ``measured``, or several of these.
     made_from: Sequence[tuple[str, str]] = ()  # Sources of the page, as label and value: the command, the profile, the weights.
     notes: Sequence[str] = ()  # Last lines in a terminal, absent from a page: the next step.
-    facts_printed: bool = True  # Whether a terminal has the facts, too.
-    #: Answer, numbers, reason, confidence and next command, which begin every rendering; a terminal shows no more unless details are asked for.
+    facts_printed: bool = True  # Whether a terminal also shows the facts.
+    #: Answer, numbers, reason, confidence and next command, at the start of every rendering; without `--details` a terminal shows only these.
     brief: Sequence["str | Grid"] = ()
-    refused: bool = False  # Whether it gives the reason why there is no result.
+    refused: bool = False  # Whether it states the reason for a missing result.
     language: Literal["en"] = field(default="en", init=False)
 
     @property
     def head(self) -> Sequence["str | Grid"]:
-        """Return what begins the page: the answer, its numbers and reasons."""
+        """Lines at the start of the page: the answer, its numbers and reasons."""
         return [line for line in self.brief or self.lead if line not in self.following]
 
     @property
     def following(self) -> Sequence[str]:
-        """Return the lines that say what to type next."""
+        """Lines with the next commands."""
         return [line for line in self.brief if isinstance(line, str) and line.startswith(("Next: ", "      "))]
 
 
 def check_page(path: Path) -> None:
-    """Check before the computation that a page can be written."""
+    """Check that a page can be written, before the computation begins."""
     if path.suffix not in (".html", ".htm"):
         raise UsageError(f"--html {path} is no .html file", "give the file this ending")
     if path.is_dir():
@@ -442,7 +442,7 @@ def check_page(path: Path) -> None:
 
 
 def render(page: Page) -> str:
-    """Return a page as the text of one HTML file; everything in it that is not ours is escaped."""
+    """Render a page as one HTML file; all inserted text is escaped."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     folder = resources.files("stretch.report.html")
@@ -457,7 +457,7 @@ def render(page: Page) -> str:
 
 
 def write_page(page: Page, path: Path) -> None:
-    """Write a page in one step: the file is whole or not there."""
+    """Write a page atomically."""
     write_whole(path, render(page).encode(), "report", "choose another place with --html")
 
 
