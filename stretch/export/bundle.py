@@ -1,4 +1,4 @@
-"""Write a branched model as a bundle: ONNX per subgraph, the whole, the controls, their weights, `bundle.json`."""
+"""Write a branched model as a bundle: one ONNX file per subgraph, the whole network, the controls, weights, `bundle.json`."""
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +43,7 @@ from stretch.planning.design.scale import host_processor
 from stretch.planning.result import PlanResult
 from stretch.transform.model import BranchedModel, op_weights
 
-#: File of the weights of all ONNX files.
+#: Name of the file with the weights of all ONNX files.
 WEIGHTS = "weights.bin"
 
 #: Layouts of tensors by their number of axes.
@@ -55,27 +55,27 @@ class BundleFacts:
     """Metadata of a bundle."""
 
     device: str  # Profile id of the target device.
-    calibrated: bool  # Whether that profile was fitted to measurements.
+    calibrated: bool  # Whether this profile was fitted to measurements.
     weights_source: str  # ``default``, ``random``, ``file``, ``given`` or ``trained``.
     weights_detail: str = ""  # Details of the source, such as a file.
-    predicted: Mapping[str, Any] = field(default_factory=dict)  # The planner's figures, JSON-ready.
+    predicted: Mapping[str, Any] = field(default_factory=dict)  # The planner's predictions, JSON-ready.
     recommended: str = "branched"  # Recommendation of the planner.
     branch_times: Mapping[str, KernelsTime] = field(default_factory=dict)  # Predicted time of each subgraph.
     precision: Mapping[str, Precision] = field(default_factory=dict)  # Planned precision by processor.
-    #: Predicted time and energy of a subgraph on each processor of the plan.
+    #: Returns the predicted time and energy of a subgraph on each processor of the plan.
     alternatives: Callable[[OpGraph], dict[str, Alternative]] = lambda graph: {}
     little_cores: tuple[int, ...] = ()  # The device's cores for threads that only wait.
-    delegates: Mapping[str, str] = field(default_factory=dict)  # Those that the processors were measured with.
+    delegates: Mapping[str, str] = field(default_factory=dict)  # Delegates of the processors' measurements.
     preprocessing: Preprocessing | None = None  # Image preprocessing; None if unknown.
     #: Trained scale and zero point of int8 tensors, by subgraph and tensor; others are calibrated on images.
     ranges: Mapping[str, Mapping[str, tuple[float, int]]] = field(default_factory=dict)
     calibrated_on: tuple[str, ...] = ()  # Fingerprints of the images that weights were fitted to.
     controls: bool = True  # Whether to write the controls.
-    own: tuple[Path, SourceFile] | None = None  # File that the original was read from, with the original's arguments and keys.
+    own: tuple[Path, SourceFile] | None = None  # File of the original, with the original's arguments and keys.
 
     @classmethod
     def of(cls, planned: PlanResult, weights_source: str, weights_detail: str = "", **more: Any) -> "BundleFacts":
-        """Return the facts of a planned design, and `more` that a plan does not have, by field."""
+        """Return the facts of a planned design; `more` has the fields that a plan lacks."""
         little = planned.device.little_cores
         times = {
             f"{row.design.name}.{name}": b.estimate.computing
@@ -115,12 +115,12 @@ def export_bundle(
     agreeing: Callable[[Bundle], Agreement | None] | None = None,
     progress: Progress = silent,
 ) -> Manifest:
-    """Write the bundle folder atomically, each file checked against torch.
+    """Write the bundle folder atomically, and check each file against torch.
 
     Args:
-        sequential: The sequential control of the same multiply-accumulates.
-        shortened: The control that is the original without some blocks.
-        agreeing: Measures the agreement with the original on the complete files, before they are put in place.
+        sequential: The sequential control with the same multiply-accumulates.
+        shortened: The control without some blocks of the original.
+        agreeing: Measures the agreement with the original on the complete files, before they are moved into place.
     """
     with stage_folder(out) as folder:
         models = {"sequential_same_macs": sequential, "shortened": shortened}
@@ -139,7 +139,7 @@ def export_bundle(
 
 @dataclass
 class _FolderContents:
-    """Contents of the folder."""
+    """Contents of a bundle's folder."""
 
     pieces: dict[str, OpGraph]  # Subgraphs by name.
     files: dict[str, FileEntry] = field(default_factory=dict)  # Size and hash of each file.
@@ -155,7 +155,7 @@ def _write_graphs(
     facts: BundleFacts,
     progress: Progress,
 ) -> _FolderContents:
-    """Write every subgraph, the whole and the controls."""
+    """Write every subgraph, the whole network and the controls."""
     weights, shared = to_numpy(op_weights(model)), WeightFile(folder / WEIGHTS)
     written = _FolderContents({name: subgraph_of(model.graph, name) for name in subgraph_names(model.graph)})
     properties = {
@@ -186,7 +186,7 @@ def _write_graphs(
 def _write_own(
     folder: Path, own: tuple[Path, SourceFile], original: Captured, model: BranchedModel, written: _FolderContents
 ) -> SourceFile | None:
-    """Put the user's own file in the place of the original written again; None where a bundle cannot hold it."""
+    """Add the user's own file as the original, in addition to the exported one; None if a bundle cannot hold the file."""
     source, ends = own
     if source.suffix not in (".onnx", ".tflite"):
         return None
@@ -229,7 +229,7 @@ def _manifest(original: Captured, model: BranchedModel, facts: BundleFacts, writ
     return Manifest(
         schema=SCHEMA,
         version=__version__,
-        # weights that bands of rows share count once
+        # shared weights of bands of rows count once
         model=_model_info(original, graph, sum(weight.numel() for weight in model.parameters()), facts),
         device=facts.device,
         calibrated=facts.calibrated,
@@ -285,7 +285,7 @@ def _join_entries(model: BranchedModel) -> tuple[JoinEntry, ...]:
 
 
 def _tensors(graph: OpGraph, subgraphs: Sequence[SubgraphEntry], joins: Sequence[JoinEntry]) -> tuple[Tensor, ...]:
-    """Return every tensor that crosses subgraphs, with its writer and readers."""
+    """Return every tensor between subgraphs, with its writer and readers."""
     writers = (
         {op.name: "input" for op in graph.inputs}
         | {name: s.name for s in subgraphs for name in s.outputs}
@@ -313,6 +313,6 @@ def _model_info(original: Captured, graph: OpGraph, params: int, facts: BundleFa
         params,
         original.graph.macs,
         original.graph.params,
-        # of colour images; a network may read something else
+        # preprocessing applies to colour images only
         facts.preprocessing if len(graph.inputs) == 1 and len(first) == 4 and first[1] == 3 else None,
     )

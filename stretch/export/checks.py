@@ -27,10 +27,10 @@ from stretch.network.capture.inputs import SINGLE_INPUT, Inputs
 from stretch.network.capture.results import named_outputs
 from stretch.transform.model import Branch, BranchedModel
 
-#: Number of roundings of the input for measuring torch's rounding error, as a single one may be small by chance.
+#: Number of roundings of the input to measure torch's rounding error, because a single error may be small by chance.
 ROUNDINGS = 4
 
-#: Seed of the input that files are compared on, and of the sample of the output that the bundle keeps.
+#: Seed of the input for comparisons, and of the output sample in the bundle.
 SEED = 0
 
 Tensors = Sequence[torch.Tensor]
@@ -41,15 +41,15 @@ class _CheckedFile:
     """A file and its expected outputs."""
 
     name: str
-    path: str  # Relative to the bundle.
+    path: str  # Path relative to the bundle.
     module: nn.Module  # Source of the export.
-    call: Callable[[Any, Tensors], Tensors]  # Runs such a module on inputs.
+    call: Callable[[Any, Tensors], Tensors]  # Runs a module on inputs.
     reads: Tensors  # Inputs.
     expected: Tensors  # Outputs of the module.
     rows: Sequence[Rows | None]  # Rows of each input that the file reads; None for all.
 
     def error(self, folder: Path) -> float:
-        """Return the distance between the results of ONNX Runtime and torch, of a file that the scheduler does not refuse."""
+        """Return the maximum relative distance between ONNX Runtime and torch; refuse a file that the scheduler would refuse."""
         try:
             _ = open_onnx(folder / self.path).cost
         except StretchError as error:
@@ -70,16 +70,16 @@ def check_export(
 ) -> dict[str, Any]:
     """Compare every file of a bundle on ONNX Runtime with torch.
 
-    Subgraphs read torch's tensors, so each is judged alone. An error above `TOLERANCE` is compared
-    with torch's rounding error, the distance between its fp32 results and those of the same module in float64. It shows
-    how much the order of float sums matters in this network; `MARGIN` times as much is allowed.
+    Subgraphs read torch's tensors, so each is checked separately. An error above `TOLERANCE` is compared
+    with torch's rounding error, the distance between its results in fp32 and in float64. This distance shows
+    how much the order of float sums matters in this network; the limit is `MARGIN` times the rounding error.
 
     Args:
-        controls: The networks of the manifest's controls but the original, by name.
+        controls: Networks of the manifest's controls, without the original, by name.
 
     Returns:
-        max|a - b| / max|b|; ``rounding``, torch's rounding error by tensor, where it exceeds
-        `TOLERANCE` (`scheduler.runtime.sequential.allowed_distance`); and ``sample``, torch's result
+        Errors max|a - b| / max|b|; ``rounding``, torch's rounding error by tensor, if it exceeds
+        `TOLERANCE` (`scheduler.runtime.sequential.allowed_distance`); and ``sample``, torch's result.
     """
     drawn = random_input(Bundle(folder, manifest), SEED)
     inputs = [torch.from_numpy(array) for array in as_arrays(drawn, manifest.inputs).values()]
@@ -131,7 +131,7 @@ def _files(
 
 
 def _run(model: BranchedModel, manifest: Manifest, inputs: Tensors) -> dict[str, torch.Tensor]:
-    """Return every tensor between subgraphs, by name."""
+    """Return torch's value of every tensor between subgraphs, by name."""
     tensors = dict(zip(manifest.inputs, inputs, strict=True))
     joins = {join.segment: join for join in manifest.joins}
     for sub in manifest.subgraphs:
@@ -144,7 +144,7 @@ def _run(model: BranchedModel, manifest: Manifest, inputs: Tensors) -> dict[str,
 
 
 def _mismatch_error(file: _CheckedFile, error: float, own_error: float) -> StretchError:
-    """Return the error for a file that differs: it is wrong, it has indices of equal numbers, or the network amplifies rounding so much that nothing can be concluded."""
+    """Return the error for a file that differs: the file is wrong, outputs are indices of equal numbers, or the network amplifies rounding errors."""
     problem = f"the export of `{file.name}` differs from torch by {error:.2g} of its largest output"
     if own_error > MAX_ROUNDING:
         return StretchError(
@@ -160,15 +160,15 @@ def _mismatch_error(file: _CheckedFile, error: float, own_error: float) -> Stret
 
 
 def own_errors(call: Callable[[Any, Tensors], Tensors], module: nn.Module, reads: Tensors) -> list[float]:
-    """Return the distance of torch's fp32 results from float64, per result the largest over several roundings of the input.
+    """Return the distance of torch's fp32 results from float64; for each result, the maximum over several roundings of the input.
 
     Args:
-        call: Gives the results of a module for inputs.
+        call: Returns the results of a module for inputs.
         reads: The inputs.
     """
     try:
         exact = call(copy.deepcopy(module).double(), [x.double() if x.is_floating_point() else x for x in reads])
-    except RuntimeError:  # a module that casts to fp32 itself: only the effect of rounding its input is known
+    except RuntimeError:  # the module casts to fp32 itself, so only the effect of rounded inputs is measurable
         exact = call(module, reads)
     tried = [call(module, rounded) for rounded in (reads, *(_round_randomly(reads, seed) for seed in range(ROUNDINGS)))]
     return [max(relative(result[i].numpy(), reference.numpy()) for result in tried) for i, reference in enumerate(exact)]
@@ -193,7 +193,7 @@ def _results(model: BranchedModel, inputs: Tensors) -> list[torch.Tensor]:
 def _own_results(original: Captured, module: nn.Module, tensors: Tensors) -> list[torch.Tensor]:
     """Return the outputs of the original module, in the order of its graph's outputs."""
     names = [op.name for op in original.graph.inputs]
-    # one that was restored from a bundle takes its tensors in order
+    # a network restored from a bundle takes its tensors by position
     by_name = names != [SINGLE_INPUT] and not isinstance(module, BranchedModel)
     inputs = Inputs({name: tuple(x.shape) for name, x in zip(names, tensors, strict=True)}, named=by_name)
     returned = inputs.call(module.eval(), [x.clone() for x in tensors])

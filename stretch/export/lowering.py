@@ -1,4 +1,4 @@
-"""Lowering a bundle's subgraphs to int8 or fp16: calibrated on images, quantised or rounded, compared with fp32."""
+"""Lower a bundle's subgraphs to int8 or fp16: calibrate on images, quantise or round, compare with fp32."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,12 +30,12 @@ from stretch.planning.divisions.rows import ENTRY_ROWS
 
 
 def subgraph_names(graph: OpGraph) -> list[str]:
-    """Return the subgraphs of a branched graph in topological order, joins left out."""
+    """Return the names of a branched graph's subgraphs in topological order, without joins."""
     return list(dict.fromkeys(op.tags["subgraph"] for op in graph.ops if "origin" in op.tags))
 
 
 def subgraph_of(graph: OpGraph, name: str) -> OpGraph:
-    """Extract one subgraph; tensors keep their names, and an input of which it reads some rows has only these."""
+    """Extract one subgraph; tensors keep their names, and an input of a band only has the rows that it reads."""
     cut = entry_rows(graph, name)
     ops = [op for op in graph.ops if op.tags.get("subgraph") == name and op is not cut]
     names = {op.name for op in ops}
@@ -51,7 +51,7 @@ def subgraph_of(graph: OpGraph, name: str) -> OpGraph:
 
 
 def entry_rows(graph: OpGraph, name: str) -> Op | None:
-    """Return the operator of a subgraph that slices the rows it reads from its input; None if it reads all."""
+    """Return the operator of a subgraph that slices the needed rows from its input; None if it reads all rows."""
     return next((op for op in graph.ops if op.tags.get("subgraph") == name and op.tags["origin"] == ENTRY_ROWS), None)
 
 
@@ -66,7 +66,7 @@ Scales = dict[str, tuple[Numbers, Numbers]]
 
 
 def statements(graph: OpGraph, design: BranchDesign) -> dict[str, dict[str, str]]:
-    """Return the properties of the file of each branch of output channels, by the name of its subgraph."""
+    """Return the file properties of each branch of output channels, by subgraph."""
     statements_by_subgraph: dict[str, dict[str, str]] = {}
     if not any(map(_is_divided, design.segments)):
         return statements_by_subgraph
@@ -93,9 +93,9 @@ def is_partial_sum(manifest: Manifest, sub: SubgraphEntry) -> bool:
 
 
 def segment_of_part(bundle: Bundle, branch: SubgraphEntry) -> onnx.ModelProto:
-    """Return the float model of the segment of a branch of output channels; its operators have the names of the branch's.
+    """Return the float model of the segment of a branch of output channels, with the branch's operator names.
 
-    Channels that no branch computes, as nothing reads them, have zero weights.
+    Channels that no branch computes, because nothing reads them, have zero weights.
     """
     others = [sub for sub in bundle.manifest.subgraphs if sub.segment == branch.segment]
     models = {sub.name: onnx.load(bundle.file(sub.file)) for sub in others}
@@ -118,7 +118,7 @@ def segment_of_part(bundle: Bundle, branch: SubgraphEntry) -> onnx.ModelProto:
 
 
 def scales_of(quantised: onnx.ModelProto) -> Scales:
-    """Scale and zero point of each tensor and of each weight with one scale, by their names in the float model.
+    """Return the scale and zero point of each tensor and of each weight with one scale, by their names in the float model.
 
     Args:
         quantised: Result of `stretch.export.quantize.qdq.quantise`.
@@ -131,14 +131,14 @@ def scales_of(quantised: onnx.ModelProto) -> Scales:
         scale, zero = (numpy_helper.to_array(constants[name]) for name in node.input[1:3])
         source = node.input[0]
         if scale.size != 1 or (node.op_type == "DequantizeLinear" and source not in constants) or zero.dtype == np.int32:
-            # per-channel scales follow from the channel's weights alone, a bias's scale from its sum
+            # per-channel scales follow from the channel's weights, and a bias's scale from its sum
             continue
         scales[source.removesuffix("_quantized").removesuffix("_QuantizeLinear_Input")] = (scale, zero)
     return scales
 
 
 def in_scales(branch: onnx.ModelProto, scales: Scales) -> onnx.ModelProto:
-    """Return a quantised branch in which the remaining input of a concatenation has the concatenation's scale, unlike in the quantiser's result."""
+    """Give the remaining input of a concatenation the concatenation's scale, which the quantiser does not do; return the branch."""
     readers: dict[str, list[onnx.NodeProto]] = {}
     for node in branch.graph.node:
         for input_name in node.input:
@@ -177,7 +177,7 @@ def _fill(whole: dict[str, Any], weights: Mapping[str, Any], part: Taken, shapes
     """Insert a branch's rows of an operator's weights."""
     for key, value in weights.items():
         if key not in shapes:
-            # the file of a norm without an affine part has ones and zeros
+            # a norm without an affine part has ones and zeros in its file
             continue
         if key not in whole:
             whole[key] = np.zeros((shapes[key][0], *value.shape[1:]), value.dtype)
@@ -187,15 +187,15 @@ def _fill(whole: dict[str, Any], weights: Mapping[str, Any], part: Taken, shapes
 
 # Bands of rows in int8: quantised like the whole segment, so that together they compute its result bit for bit.
 #
-# A band's tensors have other ranges than the whole image's. So the whole segment is
-# rebuilt from a band's file, which has all of its operators and weights, and
-# quantised on whole images: every band is quantised in its scales.
+# The tensors of a band have other ranges than the tensors of the whole image. So the whole segment is
+# rebuilt from a band's file, which has all operators and weights, and
+# quantised on whole images, and every band uses these scales.
 
 _CUT = "slice_rows"
 
 
 def segment_of_band(band: onnx.ModelProto, shape: Shape, where: Path) -> onnx.ModelProto:
-    """Return the float model of the segment that a band is cut from."""
+    """Return the float model of a band's whole segment."""
     file = OnnxFile(where, band)
     source = file.graph.input.name
     ops, names = [Op(source, "input", attrs={"shape": shape})], {source: source}
@@ -232,10 +232,10 @@ _Zero = Annotated[int, msgspec.Meta(ge=0, le=255)]
 #: Join of bands of rows.
 BANDS = "rows"
 
-#: Number of images for ranges; more rarely widen them.
+#: Number of images for ranges; more images rarely widen them.
 CALIBRATION_IMAGES = 64
 
-#: Memory for calibration inputs, in bytes.
+#: Maximum memory for calibration inputs, bytes.
 CALIBRATION_BYTES = 2 << 30
 
 #: Number of images for the comparison of layers, which stores every layer's output.
@@ -249,12 +249,12 @@ class LoweredSubgraph:
     precision: str  # ``int8`` or ``fp16``.
     model: onnx.ModelProto
     edges: tuple[dict[str, Quant], dict[str, Quant]] | None  # Scales of its int8 inputs and outputs; None in fp16.
-    loss: Loss  # Of its outputs, on the inputs of the float subgraph.
-    layers: dict[str, Loss]  # By layer; empty if not requested.
+    loss: Loss  # Loss of its outputs, on the inputs of the float subgraph.
+    layers: dict[str, Loss]  # Loss by layer; empty if not requested.
 
 
 class PrecisionLowering:
-    """Lowers the subgraphs of an fp32 bundle to other precisions, in their order.
+    """Lowers the subgraphs of an fp32 bundle to other precisions, in order.
 
     Args:
         bundle: An fp32 bundle.
@@ -263,9 +263,9 @@ class PrecisionLowering:
         progress: Called during calibration.
 
     Attributes:
-        chosen: Those that can be lowered.
-        kept: The others, which stay in fp32, and why.
-        floats: Runs each subgraph in fp32.
+        chosen: New precisions of the subgraphs that can be lowered.
+        kept: Subgraphs that stay in fp32, with the reason.
+        floats: Function that runs each subgraph in fp32.
     """
 
     def __init__(self, bundle: Bundle, chosen: Mapping[str, str], images: Sequence[Array], progress: Progress) -> None:
@@ -278,10 +278,10 @@ class PrecisionLowering:
         self._handed: Scales = {}
 
     def lower(self, sub: SubgraphEntry, *, layers: bool = True) -> LoweredSubgraph:
-        """Lower one of the chosen subgraphs; may be called once for each.
+        """Lower one of the chosen subgraphs; allowed once per subgraph.
 
         Args:
-            sub: The subgraph; a portion comes after the portions whose outputs it reads.
+            sub: The subgraph; a portion must come after the portions whose outputs it reads.
 
         Raises:
             StretchError: If it cannot be quantised, or a weight is too large for fp16.
@@ -310,7 +310,7 @@ class PrecisionLowering:
     def _int8(
         self, sub: SubgraphEntry, model: onnx.ModelProto, reads: list[tuple[Array, ...]], inputs: list[tuple[Array, ...]]
     ) -> onnx.ModelProto:
-        """Quantise a subgraph; one of several that are one segment in the scales of the whole, which `reads` are the inputs of."""
+        """Quantise a subgraph, a part of a segment with the whole segment's scales; `reads` are inputs of the whole."""
         manifest = self.bundle.manifest
         if (whole := _whole_segment(self.bundle, sub)) is not None:
             scales = scales_of(quantise(whole, reads))
@@ -340,7 +340,7 @@ def _samples(
     images: Sequence[Array],
     progress: Progress,
 ) -> dict[str, tuple[list[tuple[Array, ...]], list[tuple[Array, ...]]]]:
-    """Return the inputs (for a band with all rows) and fp32 outputs of each chosen subgraph, for as many images as memory allows."""
+    """Return the inputs (with all rows for a band) and fp32 outputs of each chosen subgraph, for as many images as memory allows."""
     samples: dict[str, tuple[list[tuple[Array, ...]], list[tuple[Array, ...]]]] = {name: ([], []) for name in chosen}
     bands = {name for join in manifest.joins if join.segment in wholes for name in join.inputs}
     used = 0
@@ -351,14 +351,14 @@ def _samples(
             if sub.name in chosen:
                 samples[sub.name][0].append(tuple(tensors[name] for name in sub.inputs))
                 samples[sub.name][1].append(tuple(tensors[name] for name in sub.outputs))
-        used += sum(tensor.nbytes for name, tensor in tensors.items() if name not in bands)  # which lie in the whole
+        used += sum(tensor.nbytes for name, tensor in tensors.items() if name not in bands)  # views of the whole
         if used > CALIBRATION_BYTES:
             break
     return samples
 
 
 def _whole_segment_runner(bundle: Bundle) -> dict[str, Run]:
-    """Return the runs each segment in bands or output channels as a whole."""
+    """Return a function for each segment in bands or output channels that runs the whole segment."""
     wholes: dict[str, Run] = {}
     for sub in bundle.manifest.subgraphs:
         if sub.segment not in wholes and (whole := _whole_segment(bundle, sub)) is not None:

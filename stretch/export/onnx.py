@@ -26,22 +26,22 @@ from stretch.planning.divisions.rows import PADDING_TAG
 
 IR_VERSION = 10
 
-#: Node attributes a scheduler reads (paper 003, section 3: meeting point and processor).
+#: Node attributes for a scheduler (paper 003, section 3: meeting point and processor).
 NODE_TAGS = {"stretch.meeting_point": "meeting_point", "stretch.processor": "processor", "stretch.subgraph": "subgraph"}
 
 #: Node attribute of a band: padding (top, left, bottom, right) of the operator in the whole segment, if it differs.
 WHOLE_PADDING = "stretch.whole_padding"
 
-#: Property of the original's file: operators without a node, which compute nothing, and the tensor that each passes on.
+#: Property of the original's file: operators without a node, which are identities, with the source tensor of each.
 NODELESS_PROPERTY = "stretch.passed_on"
 
-#: Kinds whose nodes read other constants in addition to the stored weights, which are identified by name.
+#: Kinds whose nodes also read constants other than stored weights; names identify their weights.
 _NAMED = frozenset({"opaque", "attention", "group_norm"})
 
-#: Weights of fewer bytes stay inside ONNX files, whose readers need sizes and bounds.
+#: Minimum size of weights outside of ONNX files, bytes; readers need small ones, such as sizes and bounds, inside.
 EXTERNAL_FROM = 1024
 
-#: Boundary that a weight begins at, bytes: runtimes map the file and compute from it.
+#: Alignment of weights, bytes, because runtimes map the file into memory.
 ALIGNMENT = 64
 
 
@@ -51,14 +51,14 @@ def to_onnx(graph: OpGraph, weights: Arrays, properties: Mapping[str, str] | Non
     Operators that are identities at inference leave no node, unless one is an
     output. Each node carries the tags of its operator as `metadata_props`
     (`NODE_TAGS`), and the last node of each operator its kind and attributes
-    (`scheduler.formats.onnx.file`), written last since few tools keep them.
+    (`scheduler.formats.onnx.file`), written last because few tools keep them.
 
     Args:
         weights: Float32 arrays by operator name and key.
         properties: Model-level `metadata_props`.
 
     Returns:
-        The model; its inputs are called like the graph's input operators and its
+        The model; its inputs and outputs are named after the graph's operators.
     """
     writer = OnnxWriter(weights)
     prepare((calls_of(op.attrs), op.shape) for op in graph.ops if op.kind == "opaque")
@@ -101,7 +101,7 @@ def to_onnx(graph: OpGraph, weights: Arrays, properties: Mapping[str, str] | Non
 
 
 def _keep_pads(writer: OnnxWriter) -> None:
-    """Let pads that max pooling reads name their axes: ONNX Runtime takes others into the pooling, where zeros win no maximum."""
+    """State the axes of pads before max pooling: ONNX Runtime fuses other pads into the pooling, where zeros never win."""
     sizes = {tensor.name: tensor.dims[0] for tensor in writer.initialisers if tensor.dims}
     pooled = {node.input[0] for node in writer.nodes if node.op_type == "MaxPool"}
     for node in writer.nodes:
@@ -120,7 +120,7 @@ def _share(model: onnx.ModelProto, graph: OpGraph) -> None:
             key = word.partition("=")[0]
             tensor = stored.get(f"{op.name}.{key}")
             if tensor is not None:
-                # a part of a weight is no other part of it
+                # different parts of a shared weight stay separate
                 same = first.setdefault((word, str(tensor.dims), tensor.raw_data), tensor.name)
                 instead[tensor.name] = same
     if any(name != same for name, same in instead.items()):
@@ -137,10 +137,10 @@ def save_onnx(model: onnx.ModelProto, path: Path) -> None:
 
 
 class WeightFile:
-    """A file in which the ONNX files of a folder keep their large weights, each stored once.
+    """A file with the large weights of all ONNX files of a folder, each stored once.
 
     Args:
-        path: The file, next to the ONNX files; it is made with the first weight.
+        path: Path of the file, next to the ONNX files; the first weight creates it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -158,7 +158,7 @@ class WeightFile:
         save_onnx(model, path)
 
     def _offset(self, data: bytes) -> int:
-        """Return where a weight begins."""
+        """Return the offset of a weight in the file, bytes; append new weights."""
         digest = hashlib.sha256(data).digest()
         if digest not in self._offsets:
             with self.path.open("ab") as file:
@@ -169,7 +169,7 @@ class WeightFile:
 
 
 def to_numpy(weights: Mapping[str, Mapping[str, Any]]) -> Arrays:
-    """Return the torch tensors as NumPy arrays, sharing memory where possible; floating-point ones as float32."""
+    """Return torch tensors as NumPy arrays, with shared memory if possible; floating-point tensors become float32."""
     return {name: {key: _array(tensor.detach().cpu()) for key, tensor in tensors.items()} for name, tensors in weights.items()}
 
 
@@ -179,7 +179,7 @@ def _array(tensor: torch.Tensor) -> NDArray[Any]:
 
 
 def nodeless_properties(graph: OpGraph) -> dict[str, str]:
-    """Return the file properties with the operators that have no node (`NODELESS_PROPERTY`), if any."""
+    """Return the file property with the operators without a node (`NODELESS_PROPERTY`); empty without any."""
     sources: dict[str, str] = {}
     for op in graph.ops:
         if op.kind != "input" and kind_of(op.kind).identity and op.name not in graph.outputs:
@@ -190,7 +190,7 @@ def nodeless_properties(graph: OpGraph) -> dict[str, str]:
 def read_property(
     model: onnx.ModelProto, key: str, kind: Any, path: Path, *, missing: str = "", content: str = "nothing readable", verb: str = "branch"
 ) -> Any:
-    """Convert a property of a file to a type (`missing`: its text if the file has none; `what`: its name in the error)."""
+    """Read a property of a file as a type (`missing`: the text for a missing property; `content`, `verb`: words of the error)."""
     text = next((entry.value for entry in model.metadata_props if entry.key == key), missing)
     try:
         return msgspec.json.decode(text, type=kind)
@@ -206,7 +206,7 @@ def weights_of(file: OnnxFile) -> dict[str, dict[str, Any]]:
         stored = lowerings.get(part.op.kind).stored
         keys: Iterable[tuple[str, str]] = zip(stored, part.weights, strict=False)
         if part.op.kind in _NAMED:
-            # nodes also have constants that are no weights
+            # nodes also have constants other than weights
             keys_and_names = [(name.rpartition(".")[2], name) for name in part.weights]
             keys = [(key, name) for key, name in keys_and_names if key in stored or key.startswith(CONSTANT)]
         arrays = {key: numpy_helper.to_array(constants[name]) for key, name in keys}

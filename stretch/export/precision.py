@@ -1,4 +1,4 @@
-"""Export of a bundle to other precisions: subgraphs are quantised one by one, compared with fp32, and refused or repaired."""
+"""Export a bundle to other precisions: subgraphs are quantised one by one, compared with fp32, and refused or repaired."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -34,7 +34,7 @@ HALF_METHOD = "weights and activations rounded to half precision, batch-norms fo
 
 PRECISIONS = ("fp32", "fp16", "int8")
 
-#: Minimum cosine of a subgraph or of the output.
+#: Default minimum cosine of a subgraph or of the output.
 MIN_COSINE = 0.99
 
 
@@ -44,8 +44,8 @@ class ExportedSubgraph(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     processor: str
     precision: str
-    cosine: float | None = None  # Of its output and the reference; None if not compared.
-    snr_db: float | None = None  # In decibels; None if not compared.
+    cosine: float | None = None  # Cosine of its output with the reference; None if not compared.
+    snr_db: float | None = None  # Signal-to-noise ratio, dB; None if not compared.
 
 
 class ExportAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,8 +57,8 @@ class ExportAnswer(msgspec.Struct, frozen=True, kw_only=True):
     subgraphs: list[ExportedSubgraph]
     checks: dict[str, Any]  # Comparisons, as recorded in the bundle.
     device: str  # Target device.
-    predicted: dict[str, Any]  # Predicted times on that device; empty if its profile cannot be read.
-    recommended: str  # Network to run there: `branched` or a control.
+    predicted: dict[str, Any]  # Predicted times on this device; empty if its profile cannot be read.
+    recommended: str  # Recommended network on this device: `branched` or a control.
     warnings: list[str]
 
 
@@ -66,23 +66,23 @@ class ExportAnswer(msgspec.Struct, frozen=True, kw_only=True):
 class PrecisionExport:
     """Output of `export_precision` or `export_tflite`."""
 
-    manifest: Manifest  # Of the new bundle.
-    #: Loss of each int8 or fp16 subgraph, on the inputs of the float subgraph; of a TFLite file that of each signature against its ONNX
+    manifest: Manifest  # Manifest of the new bundle.
+    #: Loss of each int8 or fp16 subgraph, on the inputs of the float subgraph; for a TFLite file, of each signature against its ONNX
     #: file, and of the ``output`` of all in sequence.
     losses: dict[str, Loss]
     kept: dict[str, str] = field(default_factory=dict)  # Subgraphs that stay in fp32 because of their loss, with the reason.
-    moved: dict[str, str] = field(default_factory=dict)  # New processors of those that moved.
+    moved: dict[str, str] = field(default_factory=dict)  # New processors of moved subgraphs.
 
 
 @dataclass(frozen=True)
 class Acceptance:
-    """Losses that are accepted, and the treatment of others."""
+    """Accepted losses, and the treatment of larger ones."""
 
     min_cosine: float = MIN_COSINE  # Minimum cosine with fp32 of the outputs of each changed subgraph and of the model.
     repair: bool = False  # Keep subgraphs below it in fp32 instead of failing.
 
     def refuse_unless_repaired(self, subject: str, lost: Loss) -> None:
-        """Raise InfeasibleError unless subgraphs with a larger loss may stay in fp32."""
+        """Refuse a larger loss unless such subgraphs may stay in fp32."""
         if self.repair:
             return
         feasible = f"`--min-cosine {max(0.0, lost.cosine - 0.0005):.3f}` might accept it, " if lost.cosine > 0.5 else ""
@@ -108,7 +108,7 @@ def export_precision(
 
     Args:
         bundle: An fp32 bundle.
-        precision: ``fp32``, ``fp16`` or ``int8`` by processor; processors that are not named stay as they are.
+        precision: ``fp32``, ``fp16`` or ``int8`` by processor; other processors do not change.
     """
     manifest = bundle.manifest
     chosen = _changed_precisions(manifest, precision)
@@ -142,7 +142,7 @@ def export_precision(
         "reference": "the fp32 subgraphs on ONNX Runtime, int8 and fp16 computed there as the real numbers they represent",
         "subgraphs": {name: _record(candidate) for name, candidate in candidates.items()},
         "joins": {join.name: whole[join.output].to_json() for join in manifest.joins},
-        # what `stretch run` allows each tensor to differ by depends on it
+        # determines the difference that `stretch run` allows for each tensor
         ROUNDING: {name: round(10 ** (-whole[name].snr_db / 20), 6) for sub in manifest.subgraphs for name in sub.outputs},
         "output": whole["output"].to_json() | {"top1_agreement": whole["top1"]},
         "kept_fp32": kept,
@@ -155,12 +155,12 @@ def export_precision(
     return PrecisionExport(new_manifest, {name: candidate.loss for name, candidate in candidates.items()}, kept, moved)
 
 
-#: Images for the ranges of int8 baselines, whose results are not used.
+#: Number of images for the ranges of int8 baselines, whose outputs are not used.
 _CONTROL_IMAGES = 8
 
 
 def _int8_controls(bundle: Bundle, images: Sequence[Array]) -> dict[str, onnx.ModelProto]:
-    """Return the controls in int8, so that branches in int8 do not compete with float networks alone; those that cannot be quantised are left out."""
+    """Return the controls in int8, so that int8 branches also compete with int8 networks; controls that cannot be quantised are left out."""
     quantised: dict[str, onnx.ModelProto] = {}
     for name, file in bundle.manifest.controls.items():
         with suppress(StretchError):
@@ -203,7 +203,7 @@ def _agreeing(
     images: Sequence[Array],
     acceptance: Acceptance,
 ) -> dict[str, Any]:
-    """Compare the output, moving subgraphs with the largest loss from `candidates` to `kept` until it is accepted."""
+    """Compare the output, and move subgraphs with the largest loss from `candidates` to `kept` until it is accepted."""
     while True:
         whole = _losses(manifest, floats, candidates, images)
         if not candidates or not whole["output"].exceeds(acceptance.min_cosine):
@@ -218,7 +218,7 @@ def _agreeing(
 
 
 def _describe_precisions(manifest: Manifest, candidates: Mapping[str, LoweredSubgraph]) -> str:
-    """Return ``dsp in int8 and gpu in fp16``."""
+    """Return a text such as ``dsp in int8 and gpu in fp16``."""
     precisions = {(sub.processor, candidates[sub.name].precision) for sub in manifest.subgraphs if sub.name in candidates}
     return " and ".join(f"{processor} in {precision}" for processor, precision in sorted(precisions))
 
@@ -226,7 +226,7 @@ def _describe_precisions(manifest: Manifest, candidates: Mapping[str, LoweredSub
 def _losses(
     manifest: Manifest, floats: Mapping[str, Run], candidates: Mapping[str, LoweredSubgraph], images: Sequence[Array]
 ) -> dict[str, Any]:
-    """Return the loss of every tensor that crosses subgraphs and of the worst output with the candidates in place, and the top-1 agreement of a single output."""
+    """Return the loss of every tensor between subgraphs and of the worst output with the candidates, and the top-1 agreement of a single output."""
     mixed = dict(floats) | {name: runner(candidate.model) for name, candidate in candidates.items()}
     joined = [join.output for join in manifest.joins]
     written = [name for sub in manifest.subgraphs for name in sub.outputs]
@@ -238,7 +238,7 @@ def _losses(
             losses.append(loss([(expected[name], got[name])]))
         for name, compared in outputs.items():
             compared.append((expected[name], got[name]))
-    # Only the worst image's loss is kept, not its tensors.
+    # only keep the losses, not the tensors
     record: dict[str, Any] = {name: worst_image_loss(losses) for name, losses in pairs.items()}
     record["output"] = worst_image_loss([loss(compared) for compared in outputs.values()])
     classes = len(outputs) == 1 and len(manifest.model.output_shape) == 2
@@ -247,7 +247,7 @@ def _losses(
 
 
 def worst_image_loss(losses: Sequence[Loss]) -> Loss:
-    """Return the loss of the worst of several images."""
+    """Return the lowest cosine and the lowest signal-to-noise ratio of several images."""
     return Loss(min(loss.cosine for loss in losses), min(loss.snr_db for loss in losses))
 
 
@@ -286,7 +286,7 @@ def _write(
     record: dict[str, Any],
     controls: Mapping[str, onnx.ModelProto],
 ) -> Manifest:
-    """Write the new folder with the changed files, without files compiled or converted from the old ones."""
+    """Write the new folder with the changed files, without files that were compiled or converted from the old files."""
     manifest = bundle.manifest
     entries = tuple(
         msgspec.structs.replace(

@@ -1,4 +1,4 @@
-"""Updated predictions of a bundle whose files have other precisions than planned."""
+"""Update the predictions of a bundle whose files have other precisions than planned."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -45,11 +45,11 @@ def runs_in(processor: Processor, entry: SubgraphEntry) -> str:
 
 
 def repredict(manifest: Manifest, file: Callable[[str], Path]) -> Manifest:
-    """Return the manifest with times, alternatives, controls and recommendation predicted from the files.
+    """Return the manifest with times, alternatives, controls and recommendation predicted again from the files.
 
-    Controls that the bundle lacks are left out, and then nothing
-    is recommended. If the device's profile cannot be read any more, those of files in the planned
-    precisions stay, and all others are left out.
+    Controls that the bundle lacks are left out; without the original nothing
+    is recommended. If the device's profile cannot be read any more, predictions for files in the planned
+    precisions stay, and all others are dropped.
     """
     try:
         device = load_device(manifest.device)
@@ -82,7 +82,7 @@ def repredict(manifest: Manifest, file: Callable[[str], Path]) -> Manifest:
 
 
 def alternatives(graph: OpGraph, predictor: LatencyPredictor, precision: Mapping[str, str | None]) -> dict[str, Alternative]:
-    """Return the predicted time and energy of a subgraph on each processor of a plan, in its precision there."""
+    """Return the predicted time and energy of a subgraph on each processor of a plan, in the precision of this processor."""
     energy = EnergyModel(predictor.device)
     times = {name: predictor.predict(graph, name, chosen).computing_ms for name, chosen in precision.items()}
     return {name: Alternative(ms, energy.mj(name, ms)) for name, ms in times.items()}
@@ -147,12 +147,12 @@ def _recommended(manifest: Manifest, fastest: str) -> str:
 
 
 def _rival_name(name: str, single: Estimate) -> str:
-    """Name used by the planner."""
+    """Return the planner's name of a control."""
     return name if name == "sequential_same_macs" else f"{'single' if name == 'original' else name}:{single.processor}"
 
 
 def _shares(manifest: Manifest, trace: Trace, estimates: Mapping[str, Estimate]) -> dict[str, float]:
-    """Return the parts of the makespan: the slowest branches alone, contention, and everything else."""
+    """Return the efficiency and the communication time of the run."""
     alone: dict[str, dict[str, float]] = {}
     together: dict[str, dict[str, float]] = {}
     computing = {span.name: span.ms for span in trace.spans if span.kind == "subgraph"}
@@ -167,7 +167,7 @@ def _shares(manifest: Manifest, trace: Trace, estimates: Mapping[str, Estimate])
 
 
 def _link_processor(manifest: Manifest, sub: SubgraphEntry) -> str:
-    """Return the processor whose link with the host a subgraph's tensors cross: its own, or for the host that of its input's producer."""
+    """Return the processor whose link to the host a subgraph's tensors cross: its own, or for the host its input's producer."""
     if not is_host(sub.processor):
         return kind_of(sub.processor)
     makers = {name: other.processor for other in manifest.subgraphs for name in other.outputs}
@@ -175,7 +175,7 @@ def _link_processor(manifest: Manifest, sub: SubgraphEntry) -> str:
 
 
 def _run(manifest: Manifest, costs: Costs, trace: Trace, estimates: Mapping[str, Estimate]) -> PredictedRun:
-    """Return the predicted trace, divided into independently uncertain parts."""
+    """Return the predicted trace as a run with uncertain times."""
     device, moving = costs.predictor.device, dict[str, float]()
     for span in trace.spans:
         name, _, doing = span.name.rpartition(" ")
@@ -195,7 +195,7 @@ def _run(manifest: Manifest, costs: Costs, trace: Trace, estimates: Mapping[str,
 
 
 def _waits(manifest: Manifest, trace: Trace) -> dict[str, tuple[int, ...]]:
-    """For each subgraph and join, the numbers of those it waits for: producers of its inputs, and a subgraph's predecessor on its processor."""
+    """Return the steps that each subgraph and join waits for: producers of its inputs, and a subgraph's predecessor on its processor."""
     entries: list[SubgraphEntry | JoinEntry] = [*manifest.subgraphs, *manifest.joins]
     numbers = {entry.name: number for number, entry in enumerate(entries)}
     makers = {name: numbers[entry.name] for entry in entries for name in entry.outputs}

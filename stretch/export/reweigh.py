@@ -1,4 +1,4 @@
-"""Replacement of a bundle's weights; the graphs stay and are checked against torch again."""
+"""Replace a bundle's weights; the graphs do not change and are checked against torch again."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -34,17 +34,17 @@ def export_reweighed(
     agreeing: Callable[[Bundle], Agreement | None],
     progress: Progress = silent,
 ) -> Manifest:
-    """Write a copy of a float bundle with the weights of a network of its design, each changed file checked against torch.
+    """Write a copy of an fp32 bundle with new weights for its design, and check each changed file against torch.
 
-    Controls and predictions stay. Files compiled or converted from the old weights are dropped, as are int8 ranges
-    trained with them; `ranges` are those of the new ones.
+    Controls and predictions do not change. Files compiled or converted from the old weights are dropped, as are int8 ranges
+    trained with them; `ranges` are the new ones.
 
     Args:
         bundle: The bundle, in fp32; its manifest states the source of the new weights and the images that they were fitted to.
-        out: Folder of the new one, possibly the same; a bundle there is replaced atomically.
+        out: Folder of the new bundle, possibly the same; an existing bundle is replaced atomically.
         model: The branched network with its new weights, on the CPU and in evaluation mode.
-        ranges: Scale and zero point by subgraph and tensor that they were refined with in int8.
-        agreeing: Measures the agreement with the original on the complete files, before they are put in place.
+        ranges: Scale and zero point of the int8 refinement, by subgraph and tensor.
+        agreeing: Measures the agreement with the original on the complete files, before they are moved into place.
     """
     manifest = bundle.manifest
     arrays = to_numpy(op_weights(model))
@@ -60,7 +60,7 @@ def export_reweighed(
         files |= {name: file_entry(folder / name) for name in (*written, WEIGHTS) if (folder / name).exists()}
         new_manifest = msgspec.structs.replace(without_derived(manifest), files=files, agreement=None)
         if manifest.own is not None:
-            # with other weights the outputs are others
+            # new weights change the outputs
             new_manifest = msgspec.structs.replace(new_manifest, own=msgspec.structs.replace(manifest.own, exact=False))
         progress("export checks")
         new_manifest = msgspec.structs.replace(new_manifest, checks=_checks(folder, new_manifest, original, model))
@@ -70,7 +70,7 @@ def export_reweighed(
 
 
 def _replace_weights(path: Path, weights: Arrays, ranges: Mapping[str, str]) -> onnx.ModelProto:
-    """Return a file's model with other weights, and the property that states their ranges."""
+    """Return a file's model with other weights, and with the property for their ranges."""
     model = onnx.load(str(path))
     for part in OnnxFile(path, model).operators:
         arrays = weights.get(part.op.name, {})
@@ -89,7 +89,7 @@ def _put(model: onnx.ModelProto, name: str, value: np.ndarray) -> None:
 
 
 def _checks(folder: Path, manifest: Manifest, original: Captured, model: BranchedModel) -> dict[str, object]:
-    """Return the numeric checks of the changed files, and those of the unchanged controls."""
+    """Return the numeric checks of the changed files, with the old checks of the unchanged controls."""
     kept = {name: value for name, value in manifest.checks.items() if name != "precision"}
     record = check_export(folder, msgspec.structs.replace(manifest, controls={}), original, model, {})
     before = kept.get("errors")

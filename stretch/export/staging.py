@@ -1,4 +1,4 @@
-"""Atomic writing of a bundle's folder, which replaces nothing but an earlier bundle."""
+"""Atomic writes of a bundle's folder, which only replace an earlier bundle."""
 
 import contextlib
 import ctypes
@@ -31,12 +31,12 @@ _UNKNOWN = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
 
 
 def exchange(first: Path, second: Path) -> bool:
-    """Return the atomically exchange the names of two folders of one file system."""
+    """Exchange the names of two folders of one file system atomically; return False if this is not supported."""
     return _renameat2(first, second, _EXCHANGE)
 
 
 def move_into_place(folder: Path, name: Path) -> bool:
-    """Rename a folder to a free name."""
+    """Rename a folder to a free name; return False if the name is taken."""
     try:
         if not _renameat2(folder, name, _NOREPLACE):
             # Fails by itself if the name exists, unless as an empty folder.
@@ -49,7 +49,7 @@ def move_into_place(folder: Path, name: Path) -> bool:
 
 
 def _renameat2(old: Path, new: Path, flags: int) -> bool:
-    """Call renameat2; False if the flags are not supported."""
+    """Call renameat2; return False if the flags are not supported."""
     function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if system.OPENS_FOLDERS else None
     if function is None:
         return False
@@ -69,13 +69,13 @@ _MAX_TRIES = 100
 
 
 def check_target(out: Path, source: Bundle | None = None) -> None:
-    """Check early that a target can become a bundle, and is not the one that it is made from."""
+    """Check early that a target can become a bundle, and is not the source bundle."""
     if source is not None and out.resolve() == source.path.resolve():
         raise UsageError(f"the new bundle cannot replace {source.path}, which it is made from", "choose another folder with --out")
     out = Path(os.path.abspath(out))
     try:
         _check_replaceable(out)
-        # folders that are missing are made with the bundle, so that a job which is interrupted before it leaves none
+        # missing folders are only made together with the bundle, so that an interrupted job leaves none
         probe = tempfile.mkdtemp(prefix=f".{out.name}.", dir=next(folder for folder in out.parents if os.path.lexists(folder)))
         Path(probe).rmdir()
     except OSError as error:
@@ -84,11 +84,11 @@ def check_target(out: Path, source: Bundle | None = None) -> None:
 
 @contextlib.contextmanager
 def stage_folder(out: Path) -> Iterator[Path]:
-    """Make a hidden folder next to `out` that replaces it if the block succeeds.
+    """Make a hidden folder next to `out`, and replace `out` by it if the block succeeds.
 
-    An existing bundle is replaced atomically: a reader finds the
-    old or the new one. After an error or an interrupt no part of the new one is
-    left; leftovers of a killed run are removed by the next run for the same `out`.
+    An existing bundle is replaced atomically: a reader finds either the
+    old or the new bundle. After an error or an interrupt no part of the new bundle is
+    left; the next run for the same `out` removes leftovers of a killed run.
     """
     check_target(out)
     out = Path(os.path.abspath(out))
@@ -122,7 +122,7 @@ def stage_folder(out: Path) -> Iterator[Path]:
 
 
 def copy_files(bundle: Bundle, folder: Path, leave: Container[str] = ()) -> dict[str, FileEntry]:
-    """Copy a bundle's files into the folder of a new one."""
+    """Copy a bundle's files into the folder of a new bundle, without those in `leave`; return their entries."""
     copied = {name: entry for name, entry in bundle.manifest.files.items() if name not in leave}
     for name in copied:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -130,18 +130,18 @@ def copy_files(bundle: Bundle, folder: Path, leave: Container[str] = ()) -> dict
     return copied
 
 
-#: Fields of a manifest, and the checks of the same names, of files compiled or converted from a bundle's subgraphs.
+#: Names of the manifest's fields and checks for files that were compiled or converted from a bundle's subgraphs.
 _DERIVED = ("tflite", "aot", "contexts")
 
 
 def derived_files(manifest: Manifest) -> set[str]:
-    """Return the files compiled or converted from a bundle's subgraphs."""
+    """Return the files that were compiled or converted from a bundle's subgraphs."""
     derived = {*manifest.aot.values(), *(file for chip_files in manifest.contexts.values() for file in chip_files.values())}
     return derived | ({manifest.tflite} if manifest.tflite is not None else set())
 
 
 def without_derived(manifest: Manifest) -> Manifest:
-    """Return a manifest that states no such files."""
+    """Return a manifest without `derived_files`."""
     checks = {name: value for name, value in manifest.checks.items() if name not in _DERIVED}
     return msgspec.structs.replace(manifest, checks=checks, tflite=None, aot={}, contexts={})
 
@@ -158,11 +158,11 @@ class WrittenFile(msgspec.Struct, frozen=True, kw_only=True):
 
     file: str  # Its path in the bundle.
     bytes: int  # Its size.
-    sha256: str  # Of its bytes.
+    sha256: str  # SHA-256 of its content.
 
 
 def written_files(manifest: Manifest) -> list[WrittenFile]:
-    """Return the files of a bundle, as answers list them."""
+    """Return the files of a bundle for answers."""
     return [WrittenFile(file=name, bytes=entry.bytes, sha256=entry.sha256) for name, entry in manifest.files.items()]
 
 
@@ -172,7 +172,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def stranger(folder: Path, manifest: Manifest) -> str | None:
-    """Return the first entry of a bundle's folder, by name, that is no file of the bundle; None if there is none."""
+    """Return the first entry of a bundle's folder that does not belong to the bundle; None without any."""
     files = {MANIFEST, SIGNATURE, *manifest.files}
     folders = {str(parent) for name in files for parent in Path(name).parents}
     for top, subfolders, names in os.walk(folder):
@@ -186,7 +186,7 @@ def stranger(folder: Path, manifest: Manifest) -> str | None:
 
 
 def _check_replaceable(out: Path) -> None:
-    """Raise StretchError unless the name is free, an empty folder, or a bundle without other files."""
+    """Refuse a target unless the name is free, an empty folder, or a bundle without other files."""
     refused = f"cannot write the bundle to {out}"
     if out.is_symlink() or (out.exists() and not out.is_dir()):
         raise StretchError(f"{refused}: it exists and is no folder", "choose another folder with --out")
@@ -207,9 +207,9 @@ def _check_replaceable(out: Path) -> None:
 
 
 def _put(staging: Path, out: Path) -> None:
-    """Exchange the new folder with the old one."""
+    """Move the new folder into place, in exchange with an old one."""
     for _ in range(_MAX_TRIES):
-        # Files that appeared there since are kept.
+        # check again, so that new files of others are never lost
         _check_replaceable(out)
         if not out.exists():
             if move_into_place(staging, out):
@@ -225,9 +225,9 @@ def _put(staging: Path, out: Path) -> None:
 
 
 def _swap(staging: Path, out: Path) -> None:
-    """Replace the old folder on a file system without atomic exchange: for an instant there is neither.
+    """Replace the old folder on a file system without atomic exchange; for an instant neither exists.
 
-    An interrupt leaves exactly one of them there.
+    After an interrupt exactly one of them is in place.
     """
     old = staging.with_name(staging.name + ".old")
     try:
@@ -240,9 +240,9 @@ def _swap(staging: Path, out: Path) -> None:
 
 
 def sweep(out: Path) -> None:
-    """Remove leftovers of earlier runs for the same folder: of killed runs, and bundles that were in use.
+    """Remove leftovers of earlier runs for the same folder: unfinished folders, and replaced bundles that were in use.
 
-    Folders in use and those of other users stay.
+    Folders in use and folders of other users stay.
     """
     out = Path(os.path.abspath(out))
     pattern = re.compile(rf"\.{re.escape(out.name)}\.[a-z0-9_]{{8}}(\.old)?")
@@ -252,9 +252,9 @@ def sweep(out: Path) -> None:
 
 
 def _retire(folder: Path, replaced: bool = False) -> None:
-    """Remove an unused folder if it is unfinished or a bundle; of a bundle only its files.
+    """Remove an unused folder if it is unfinished or a bundle; only the bundle's own files are removed.
 
-    Where folders have no locks, one that has just been `replaced` counts as unused: its readers have its old name.
+    On systems without folder locks, a folder that was just `replaced` counts as unused, because its readers have its old name.
     """
     with exclusive_lock(folder) as free:
         if not (free or (replaced and not system.OPENS_FOLDERS)):

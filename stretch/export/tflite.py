@@ -1,4 +1,4 @@
-"""Export of a bundle with a TFLite file: one NHWC signature per subgraph and join, each compared with its ONNX file, and the plan as metadata."""
+"""Export a bundle with a TFLite file: one NHWC signature per subgraph and join, compared with its ONNX file, and the plan as metadata."""
 
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -33,10 +33,10 @@ from stretch.export.staging import check_target, copy_files, file_entry, stage_f
 from stretch.operators.formats.tflite import RoundedWeights, SubgraphBuilder, SubgraphPiece, SubgraphSource, Value, Writer, growth, to_nhwc
 from stretch.operators.lowerings import lowerings
 
-#: Minimum cosine of a signature with its ONNX file: in fp32, and in int8 or half precision.
+#: Minimum cosine of a signature with its ONNX file in fp32, and in int8 or half precision.
 MIN_COSINE, MIN_COSINE_ROUNDED = 0.99999, 0.999
 
-#: Two roundings differ by as much as each loses, which in deep subgraphs is more than that. Such a signature
+#: Two rounded results differ as much as each differs from fp32, which in deep subgraphs exceeds the limit. Such a signature
 #: must be as close to fp32 as the ONNX file, within half a bit (in decibels).
 MARGIN_DB = 3.0
 
@@ -46,18 +46,18 @@ OUTPUT = "output"
 
 @dataclass(frozen=True)
 class SignatureLosses:
-    """Loss of every signature."""
+    """Losses of all signatures."""
 
-    #: Against the ONNX file of the same subgraph on the same input, by signature, and of the ``output``. All losses are those of the
+    #: Loss against the ONNX file of the same subgraph on the same input, by signature, and of the ``output``. All losses are from the
     #: worst image.
     losses: dict[str, Loss]
-    fp32: dict[str, Loss]  # Against the whole model in fp32 on its tensors, by signature, and of the ``output``.
-    onnx_fp32: dict[str, Loss]  # The same of the ONNX files.
-    least: dict[str, float]  # Minimum cosine of each of `losses`.
+    fp32: dict[str, Loss]  # Loss against the whole model in fp32 on its tensors, by signature, and of the ``output``.
+    onnx_fp32: dict[str, Loss]  # Loss of the ONNX files against the whole model in fp32.
+    least: dict[str, float]  # Required minimum cosine for each of `losses`.
     runtime: str  # LiteRT's package and version.
 
     def refuse(self) -> None:
-        """Raise InfeasibleError if a signature differs from its ONNX file."""
+        """Refuse a file with a signature that differs from its ONNX file."""
         for name, least in self.least.items():
             lost = self.losses[name]
             as_near = least < MIN_COSINE and self.fp32[name].snr_db >= self.onnx_fp32[name].snr_db - MARGIN_DB
@@ -69,7 +69,7 @@ class SignatureLosses:
                 )
 
     def to_json(self) -> dict[str, Any]:
-        """As recorded in the bundle."""
+        """Return the record for the bundle."""
 
         def losses_of(name: str) -> dict[str, Any]:
             exact = {"fp32": self.fp32[name].to_json(), "onnx_fp32": self.onnx_fp32[name].to_json()}
@@ -116,7 +116,7 @@ def compare(bundle: Bundle, images: Sequence[Array]) -> SignatureLosses:
 
 
 def _lost(sub: SubgraphEntry, expected: Mapping[str, Array], run: Run) -> Loss:
-    """Return the loss of a subgraph on the expected inputs."""
+    """Return the loss of a subgraph that runs on the expected inputs."""
     written = as_tuple(run(*rows_read_by(sub, expected)))
     return loss(zip((expected[name] for name in sub.outputs), written, strict=True))
 
@@ -131,7 +131,7 @@ def _run(compiled: Compiled) -> Run:
 
 
 def _whole_model_runner(bundle: Bundle) -> Any:
-    """Return a function from the model's input to the tensors of the whole fp32 model that cross subgraphs."""
+    """Return a function from the model's input to the whole fp32 model's tensors between subgraphs."""
     file = bundle.file(bundle.manifest.whole)
     names = [tensor.name for tensor in bundle.manifest.tensors if tensor.name != bundle.manifest.input]
     session = session_of(with_outputs(onnx.load(file, load_external_data=False), names), weights=file.parent)
@@ -143,11 +143,11 @@ def _whole_model_runner(bundle: Bundle) -> Any:
 
 
 def to_tflite(writer: Writer, name: str, source: SubgraphSource, *, half: bool = False) -> SubgraphPiece:
-    """Lower a subgraph and add it to a file, with a signature of its name.
+    """Lower a subgraph and add it to a file, with a signature of the same name.
 
-    Its inputs and outputs are float, NHWC, and have the tensors' names. An operator
+    Its inputs and outputs are float, NHWC, with the tensors' names. An operator
     whose tensors have scales computes in int8; between two scales, and between
-    int8 and float, a conversion is inserted.
+    int8 and float, the writer inserts a conversion.
     """
     piece = SubgraphPiece(writer, name)
     graph = source.graph
@@ -176,7 +176,7 @@ def to_tflite(writer: Writer, name: str, source: SubgraphSource, *, half: bool =
     results: dict[str, int] = {}
     for name in graph.outputs:
         result = builder.real(values[name])
-        if result in (*results.values(), *map(_index, starts.values())):  # a tensor has one name, so an output of two names is copied
+        if result in (*results.values(), *map(_index, starts.values())):  # one tensor cannot have two output names
             copied = builder.apply("RESHAPE", name, [values[name]], extra=[builder.indices(f"{name}.shape", values[name].shape)])
             result = builder.real(copied)
         piece.tensors[result]["name"] = name
@@ -207,9 +207,9 @@ def _index(value: Value) -> int:
 
 
 def _add_identity(builder: SubgraphBuilder, value: Value, name: str, source: SubgraphSource) -> Value:
-    """Return the result of an identity: the same tensors under another name, requantised if it has another scale.
+    """Return the result of an identity: the same value under another name, requantised for another scale.
 
-    The quantiser drops an activation at the beginning; an identity whose scale begins at zero remains of it.
+    The quantiser replaces an activation at the start by an identity whose scale begins at zero.
     """
     quant = source.scales.get(name)
     if quant is not None and value.quant not in (None, quant):
@@ -236,13 +236,13 @@ def _lower_subgraph(builder: SubgraphBuilder, source: SubgraphSource, op: Op, in
             op.name, result.shape, scale, integer=builder.integer(result, scale), nonnegative=result.nonnegative, flattened=result.flattened
         )
     result.quant = scale
-    # With the lowest integer as zero point there are no negative numbers.
+    # with the lowest integer as zero point, no number is negative
     result.nonnegative = result.nonnegative or (builder.rounded and scale is not None and scale.zero_point == -128)
     return result
 
 
 def _activation(source: SubgraphSource, op: Op) -> Op | None:
-    """Return the activation that is fused into an operator: its only reader, in float."""
+    """Return the activation to fuse into a float operator, its only reader; None without one."""
     graph = source.graph
     readers = graph.consumers[op.name]
     if not lowerings.get(op.kind).activates or len(readers) != 1 or op.name in graph.outputs or op.name in source.scales:
@@ -251,10 +251,10 @@ def _activation(source: SubgraphSource, op: Op) -> Op | None:
     return reader if lowerings.get(reader.kind).activation is not None else None
 
 
-#: Name of the file in a bundle.
+#: Name of the TFLite file in a bundle.
 FILE = "model.tflite"
 
-#: Number of images for the comparison.
+#: Maximum number of images for the comparison.
 MAX_COMPARED = 16
 
 
@@ -268,11 +268,11 @@ def export_tflite(
     acceptance: Acceptance = DEFAULT_ACCEPTANCE,
     progress: Progress = silent,
 ) -> PrecisionExport:
-    """Write a copy of a bundle that adds a TFLite file to its ONNX files.
+    """Write a copy of a bundle with an additional TFLite file.
 
     Int8 subgraphs of the bundle are int8 in the file, with their
-    calibrated scales; fp16 ones have weights in half precision and compute
-    in single. Each signature reads the inputs of its ONNX file on `images`, and
+    calibrated scales; fp16 subgraphs have weights in half precision and compute
+    in single precision. Each signature reads the inputs of its ONNX file on `images`, and
     the two results are compared.
 
     Args:
@@ -290,7 +290,7 @@ def export_tflite(
             bundle, kept, moved = Bundle(source, lowered.manifest), lowered.kept, lowered.moved
         manifest, content = bundle.manifest, write_tflite(bundle, progress=progress)
         with stage_folder(out) as folder:
-            # code compiled from an earlier TFLite file may have other scales
+            # drop code that was compiled from an earlier TFLite file, because its scales may differ
             files = copy_files(bundle, folder, leave=set(manifest.aot.values()))
             (folder / FILE).write_bytes(content)
             files[FILE] = file_entry(folder / FILE)
@@ -340,11 +340,11 @@ def _channels_last(tensor: Tensor) -> Tensor:
     return msgspec.structs.replace(tensor, shape=nhwc(tensor.shape), layout="NHWC") if len(tensor.shape) == 4 else tensor
 
 
-# Contents of a subgraph's ONNX file for conversion: operators, weights, scales.
+# Contents of a subgraph's ONNX file: operators, weights, scales.
 
 
 def read_source(path: Path) -> SubgraphSource:
-    """Read a subgraph that `stretch` wrote, in any precision."""
+    """Read a subgraph's ONNX file that `stretch` wrote, in any precision."""
     try:
         model = onnx.load(str(path))
     except OSError as error:
@@ -367,7 +367,7 @@ def read_source(path: Path) -> SubgraphSource:
 
 
 def _reals(model: onnx.ModelProto, path: Path) -> tuple[onnx.ModelProto, dict[str, Quant], dict[str, RoundedWeights]]:
-    """Return the dequantise an int8 or fp16 subgraph; returns the float model, its scales and its integer weights."""
+    """Convert an int8 or fp16 subgraph to float; return the float model, its scales and its integer weights."""
     reals = onnx.ModelProto()
     reals.CopyFrom(model)
     graph = reals.graph
@@ -391,7 +391,7 @@ def _reals(model: onnx.ModelProto, path: Path) -> tuple[onnx.ModelProto, dict[st
             names[node.output[0]] = names.get(node.input[0], node.input[0])
         else:
             remaining.append(node)
-    # An output tensor has another name before its conversion; it takes the output's name.
+    # the tensor before an output's conversion takes the output's name
     results = {names.get(value.name, value.name): value.name for value in graph.output}
     for node in remaining:
         node.input[:] = [results.get(names.get(name, name), names.get(name, name)) for name in node.input]
@@ -407,7 +407,7 @@ def _reals(model: onnx.ModelProto, path: Path) -> tuple[onnx.ModelProto, dict[st
 
 
 def _quant(node: onnx.NodeProto, constants: Mapping[str, Array], path: Path) -> Quant:
-    """Return the scale of an activation, its zero point moved from uint8 to int8."""
+    """Return the scale of an activation, with the zero point shifted from uint8 to int8."""
     try:
         scale, zero = constants[node.input[1]], constants[node.input[2]]
         number, point = float(scale.item()), int(zero.item())
@@ -419,7 +419,7 @@ def _quant(node: onnx.NodeProto, constants: Mapping[str, Array], path: Path) -> 
         raise StretchError(
             f"`{node.name}` of {path} rounds to {zero.dtype}, a TFLite file has int8", "write the bundle again with `stretch export`"
         )
-    # A tensor that is almost zero everywhere may become zero.
+    # a tensor that is almost zero everywhere may become zero
     return Quant(max(number, MIN_SCALE), point - 128 if zero.dtype == np.uint8 else point)
 
 

@@ -1,1 +1,1 @@
-"""From float subgraphs to int8 ones: fold batch-norms, calibrate, quantise, compare; without torch."""
+"""Quantise float subgraphs to int8 without torch: fold batch norms, calibrate, quantise, compare."""

@@ -1,4 +1,4 @@
-"""Images to calibrate with: a folder of pictures or arrays, or made-up ones for random weights."""
+"""Calibration images: a folder of pictures or arrays, or synthetic images for random weights."""
 
 import hashlib
 import warnings
@@ -14,23 +14,23 @@ from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
 
 Array = NDArray[np.float32]
 
-#: Fewer do not show the range of activations.
+#: Minimum number of images to find the range of activations.
 FEWEST = 8
 
 ARRAYS = (".npy", ".npz")
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
-#: Maximum size of an array of calibration images.
+#: Maximum size of a file of calibration images, bytes.
 MAX_BYTES = 4 << 30
 
 
 def load_images(folder: Path, shape: Sequence[int], limit: int, preprocessing: Preprocessing = IMAGENET) -> list[Array]:
-    """Return the images of a folder, in the order of their names; where there are more files than asked for, they are spread evenly over all.
+    """Return up to `limit` images of a folder, sorted by name and spread evenly over all files.
 
-    Folders are often sorted by class: the first files would show few of them.
-    Pictures are turned as their camera says, resized, cropped at the centre and normalised.
-    Arrays (``.npy``, ``.npz``) hold what the model reads: float32, one image as
-    channels × height × width or many of them, normalised already.
+    Folders are often sorted by class, so the first files would show few classes.
+    Pictures are rotated by their EXIF data, resized, cropped at the centre and normalised.
+    Arrays (``.npy``, ``.npz``) hold model inputs: float32, one image as
+    channels × height × width or a batch of images, already normalised.
 
     Args:
         shape: The model's input shape, batch (1) first.
@@ -50,7 +50,7 @@ def load_images(folder: Path, shape: Sequence[int], limit: int, preprocessing: P
 
 
 def image_files(folder: Path) -> list[Path]:
-    """Return the files of a folder that hold images, in the order of their names; refuses one that has none."""
+    """Return the image files of a folder, sorted by name; refuse a folder without any."""
     if not folder.is_dir():
         raise StretchError(f"there is no folder {folder} with calibration images", "give a folder of pictures or .npy arrays with --images")
     files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in (*ARRAYS, *PICTURES) and path.is_file())
@@ -59,7 +59,7 @@ def image_files(folder: Path) -> list[Path]:
 
 
 def read_images(file: Path, shape: Sequence[int], preprocessing: Preprocessing = IMAGENET) -> list[Array]:
-    """Return the images in one file: a picture, or the arrays of a ``.npy`` or ``.npz``, which are taken as they are.
+    """Return the images in one file: a picture, or the arrays of a ``.npy`` or ``.npz``, which are not preprocessed.
 
     Args:
         shape: The model's input shape, batch (1) first.
@@ -68,12 +68,12 @@ def read_images(file: Path, shape: Sequence[int], preprocessing: Preprocessing =
 
 
 def fingerprint(image: Array) -> str:
-    """Of an image as a model reads it: the same for the same numbers."""
+    """Return a hash of a preprocessed image."""
     return hashlib.sha256(np.ascontiguousarray(image).data).hexdigest()[:16]
 
 
 def synthetic_images(shape: Sequence[int], count: int, seed: int = 0) -> list[Array]:
-    """Return the made-up images for random weights, mean 0 and deviation 1: in turns white noise and smooth colours; noise alone without a plane.
+    """Return synthetic images with mean 0 and deviation 1: alternately white noise and smooth colours; only noise for inputs without a plane.
 
     Args:
         shape: The model's input shape, batch (1) first.
@@ -141,7 +141,7 @@ def _picture(file: Path, shape: Sequence[int], preprocessing: Preprocessing) -> 
     height, width = shape[2:]
     try:
         with warnings.catch_warnings():
-            # of pictures half as large as those that are refused
+            # Pillow also warns of pictures at half the refused size
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(file) as opened:
                 picture = _colours(ImageOps.exif_transpose(opened))
@@ -159,7 +159,7 @@ def _picture(file: Path, shape: Sequence[int], preprocessing: Preprocessing) -> 
 
 
 def _colours(picture: Any) -> Any:
-    """Return a picture of any mode in red, green and blue; Pillow by itself would cut greys of 16 bits off at 255."""
+    """Return a picture of any mode in RGB; Pillow alone would clip 16-bit greys at 255."""
     from PIL import Image
 
     if picture.mode.startswith("I"):

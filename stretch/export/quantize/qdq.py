@@ -1,4 +1,4 @@
-"""Eight-bit ONNX: batch-norms folded, ranges, and QuantizeLinear and DequantizeLinear around each operator."""
+"""Eight-bit ONNX: folded batch norms, ranges, and QuantizeLinear and DequantizeLinear around each operator; and conversion to fp16."""
 
 import logging
 import tempfile
@@ -27,12 +27,12 @@ _ONE_PIXEL: dict[str, Attr] = {
 
 
 def fold_batch_norms(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy of a model that computes the same without batch-norms.
+    """Return an equivalent copy of a model without batch norms.
 
-    With y = γ·(x − μ)/√(σ² + ε) + β, a batch-norm is a factor a = γ/√(σ² + ε)
-    and an offset β − a·μ a channel. They go into the weights and the bias of the
-    ``Conv`` or ``Gemm`` that x comes from, if nothing else reads x. Any other
-    batch-norm of images becomes a 1×1 depthwise convolution.
+    With y = γ·(x − μ)/√(σ² + ε) + β, a batch norm is a factor a = γ/√(σ² + ε)
+    and an offset β − a·μ per channel. They go into the weights and the bias of the
+    ``Conv`` or ``Gemm`` that computes x, if nothing else reads x. Any other
+    batch norm of images becomes a 1×1 depthwise convolution.
     """
     folded = onnx.ModelProto()
     folded.CopyFrom(model)
@@ -106,7 +106,7 @@ def _depthwise(node: NodeProto, factor: Array, offset: Array, weights: dict[str,
 
 
 def _restate(node: NodeProto, **attrs: Attr) -> None:
-    """Let a node that states an operator state these attributes with it."""
+    """Add attributes to the operator that a node states, if it states one."""
     stated = stated_operator(node)
     if stated is not None:
         state_operator(node, stated[0], stated[1] | attrs)
@@ -117,15 +117,15 @@ def _add(weights: dict[str, onnx.TensorProto], name: str, value: Array) -> str:
     return name
 
 
-#: How subgraphs are quantised, for the bundle's record.
+#: Description of the quantisation for the bundle's record.
 METHOD = "static, min-max; activations uint8, weights int8 per channel"
 
-#: Tells ONNX Runtime's quantiser that shapes are known and batch-norms folded.
+#: Marks a model for ONNX Runtime's quantiser: shapes are known and batch norms folded.
 _PREPARED_TAGS = ("onnx.quant.pre_process", "onnxruntime.quant")
 
 
 class _Samples:
-    """Calibration inputs, as ONNX Runtime's quantiser reads them."""
+    """Calibration inputs in the form for ONNX Runtime's quantiser."""
 
     def __init__(self, model: onnx.ModelProto, samples: Sequence[Sample]) -> None:
         self._model = model
@@ -139,23 +139,23 @@ class _Samples:
 def quantise(
     model: onnx.ModelProto, samples: Sequence[Sample], scales: Mapping[str, tuple[Numbers, Numbers]] | None = None
 ) -> onnx.ModelProto:
-    """Quantise a subgraph with the ranges that its tensors take on samples.
+    """Quantise a subgraph with the ranges of its tensors on samples.
 
-    Activations become uint8, weights int8 with a scale a channel. Input and
-    output stay float: the subgraph quantises what it reads and dequantises what
-    it writes with scales of its own, so that a join adds or lays side by side
-    real numbers, whatever the scales of its branches.
+    Activations become uint8, weights int8 with one scale per channel. Input and
+    output stay float: the subgraph quantises its inputs and dequantises its
+    outputs with separate scales, so that a join adds or concatenates
+    real numbers, independent of the branches' scales.
 
     Args:
-        samples: Its inputs for typical images: an array, or one for each input.
-        scales: Scale and zero point of tensors and weights that are known already, by name; others are found.
+        samples: Its inputs for typical images: an array, or one array per input.
+        scales: Known scales and zero points of tensors and weights, by name; others are determined.
     """
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize
     from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config
 
-    # ONNX Runtime has no types
+    # ONNX Runtime has no type annotations
     class Reader(_Samples, CalibrationDataReader):  # type: ignore[misc]
-        """The samples as the class that the quantiser asks for."""
+        """The samples as a subclass that the quantiser accepts."""
 
     folded = _with_input_identity(fold_batch_norms(model))
     prepared = _with_shapes(folded)
@@ -163,10 +163,10 @@ def quantise(
     entry.key, entry.value = _PREPARED_TAGS
     reader = Reader(prepared, samples)
     logged = logging.root.manager.disable
-    # the quantiser warns of axes that it then leaves out by itself
+    # the quantiser warns of axes that it then ignores
     logging.disable(logging.WARNING)
     try:
-        # The QNN rules also suit CPUs; they fix the scales of operators whose range is known, such as a sigmoid's.
+        # The QNN rules also suit CPUs; they fix the scales of operators with a known range, such as sigmoid.
         config = get_qnn_qdq_config(
             prepared,
             reader,
@@ -175,13 +175,13 @@ def quantise(
             per_channel=True,
             init_overrides=_scale_overrides(prepared, scales or {}, {"u": QuantType.QUInt8, "i": QuantType.QInt8}),
         )
-        # Otherwise operators that only move numbers stay float where they come first.
+        # Otherwise operators that only move numbers stay float at the start of a graph.
         config.extra_options["ForceQuantizeNoInputCheck"] = True
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "int8.onnx"
             quantize(prepared, str(file), config)
             quantised = onnx.load(file)
-    # The quantiser raises whatever its numpy and onnx calls raise.
+    # The quantiser passes on any exception of its numpy and onnx calls.
     except Exception as error:
         reason = first_line(error)
         raise StretchError(f"`{model.graph.name}` cannot be quantised: {reason}", "keep its processor in fp32") from error
@@ -198,7 +198,7 @@ def quantise(
 def _scale_overrides(
     model: onnx.ModelProto, scales: Mapping[str, tuple[Numbers, Numbers]], types: Mapping[str, Any]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Return the scales as the quantiser asks for them, of the tensors that the model has."""
+    """Return the scales of the model's tensors in the form for the quantiser."""
     names = {name for node in model.graph.node for name in (*node.input, *node.output)}
     return {
         name: [{"quant_type": types[zero.dtype.kind], "scale": np.array(scale), "zero_point": np.array(zero)}]
@@ -208,7 +208,7 @@ def _scale_overrides(
 
 
 def _with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with the shape of each tensor: before opset 22 ONNX's inference counts pooling windows that no runtime computes."""
+    """Return the model with the shape of each tensor, inferred as opset 22, because earlier opsets count pooling windows that no runtime computes."""
     newer = onnx.ModelProto()
     newer.CopyFrom(model)
     versions = [entry.version for entry in newer.opset_import]
@@ -221,7 +221,7 @@ def _with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _with_input_identity(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with an ``Identity`` before an activation that comes first, which the quantiser would leave float."""
+    """Add an ``Identity`` before an activation at the start, which the quantiser would leave float; return the model."""
     graph = model.graph
     for name in [value.name for value in graph.input]:
         if not any(node.op_type in ("Relu", "Clip") and name in node.input for node in graph.node):
@@ -236,11 +236,11 @@ def _with_input_identity(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _rounded_once(quantised: onnx.ModelProto) -> None:
-    """Let the model round its input in the scale behind the ``Identity`` of `_with_input_identity`, where an activation became that scale.
+    """Round the model's input directly in the scale after the ``Identity`` of `_with_input_identity`, if an activation became this scale.
 
-    Rounded in the input's own scale first, it would lose a bit; and runtimes merge the two
-    roundings where nothing stands between them, so that a band of rows, which cuts rows
-    out there, would differ from the whole.
+    A first rounding in the input's own scale would lose a bit. Runtimes also merge the two
+    roundings if nothing is between them, so that a band of rows, which cuts rows
+    there, would differ from the whole.
     """
     graph = quantised.graph
     name = graph.input[0].name
@@ -261,7 +261,7 @@ def _rounded_once(quantised: onnx.ModelProto) -> None:
 
 
 def _write_apart(quantised: onnx.ModelProto) -> None:
-    """Let an output that the model itself reads be dequantised twice: some versions of ONNX Runtime merge what reads it with what writes it."""
+    """Dequantise an output separately for readers inside the model, because some versions of ONNX Runtime merge its readers with its producer."""
     graph = quantised.graph
     outputs = {value.name for value in graph.output}
     read = outputs & {name for node in graph.node for name in node.input}
@@ -295,12 +295,12 @@ def _limit_average_scales(quantised: onnx.ModelProto) -> None:
 
 
 def _belonging(node: onnx.NodeProto) -> list[Any]:
-    """Return a node's statement of its processor and subgraph."""
+    """Return a node's properties with its processor and subgraph."""
     return [p for p in node.metadata_props if p.key in ("stretch.processor", "stretch.subgraph")]
 
 
 def _restore_properties(quantised: onnx.ModelProto, model: onnx.ModelProto) -> None:
-    """Put the attributes back that the quantiser loses; its new nodes belong where their model does."""
+    """Restore the properties that the quantiser loses; new nodes get the model's processor and subgraph."""
     kept = {node.name: list(node.metadata_props) for node in model.graph.node}
     everywhere = _belonging(model.graph.node[0])
     for node in quantised.graph.node:
@@ -312,22 +312,22 @@ def _restore_properties(quantised: onnx.ModelProto, model: onnx.ModelProto) -> N
     quantised.producer_name = model.producer_name
 
 
-# Conversion of a float subgraph to fp16: weights and operators in half precision, float at the edges.
+# Conversion of a float subgraph to fp16: weights and operators in half precision, inputs and outputs in float.
 
 
 #: Largest finite half-precision number.
 LARGEST = 65504.0
 
-#: Inputs that stay as they are: sizes and factors, not values of the network.
+#: Inputs that are not converted: sizes and factors, not values of the network.
 KEPT_INPUTS = {"Resize": (1, 2, 3), "Pad": (1,)}
 
 
 def to_half(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a subgraph in half precision.
 
-    Batch norms are folded first, since their variances leave the range of fp16
-    sooner than the weights they scale. Input and output stay float32 and are
-    converted by the first and the last node, so that joins add real numbers.
+    Batch norms are folded first, because their variances leave the range of fp16
+    sooner than the weights that they scale. Input and output stay float32; the
+    first and the last node convert them, so that joins add real numbers.
     """
     half = fold_batch_norms(model)
     graph = half.graph
@@ -374,10 +374,10 @@ def _convert_output(graph: onnx.GraphProto, name: str) -> None:
 
 
 def layer_losses(model: onnx.ModelProto, lower: onnx.ModelProto, samples: Sequence[Sample]) -> dict[str, Loss]:
-    """Return the loss of each tensor that both forms of a subgraph have, the lower one's errors before it included.
+    """Return the loss of each tensor that both forms of a subgraph have, including the errors of earlier layers.
 
     Args:
-        lower: Result of `stretch.export.quantize.qdq.quantise` or `stretch.export.quantize.half.to_half` for it.
+        lower: Result of `quantise` or `to_half` for this subgraph.
     """
     folded = fold_batch_norms(model)
     rounded = _dequantized_names(lower) or {
@@ -388,13 +388,13 @@ def layer_losses(model: onnx.ModelProto, lower: onnx.ModelProto, samples: Sequen
         return {}
     expected = _values(folded, names, samples)
     got = _values(lower, [rounded[name] for name in names], samples)
-    # where an activation is part of the operator before it, rows of a band are cut behind both
+    # if an activation is fused into the operator before it, a band's rows are cut after both
     alike = [name for name in names if expected[name][0].shape == got[rounded[name]][0].shape]
     return {name: loss(zip(expected[name], got[rounded[name]], strict=True)) for name in alike}
 
 
 def _dequantized_names(int8: onnx.ModelProto) -> dict[str, str]:
-    """For each float tensor that is quantised, the tensor of the reals that its integers represent."""
+    """Return, for each quantised float tensor, the name of its dequantised tensor."""
     integers = {node.output[0]: node.input[0] for node in int8.graph.node if node.op_type == "QuantizeLinear"}
     outputs = {value.name for value in int8.graph.output}
     reals = [node for node in int8.graph.node if node.op_type == "DequantizeLinear" and node.input[0] in integers]

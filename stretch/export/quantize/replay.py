@@ -1,4 +1,4 @@
-"""Subgraphs run on ONNX Runtime as a bundle runs them, and how far their outputs are from others."""
+"""Run a bundle's subgraphs on ONNX Runtime, and measure the loss of their outputs."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from scheduler.runtime.plan import make_plan
 
 Array = NDArray[Any]
 
-#: Decibels given for results that are equal, where the ratio has no number.
+#: Signal-to-noise ratio of equal results, dB, in place of infinity.
 EQUAL_DB = 200.0
 
 
@@ -26,11 +26,11 @@ EQUAL_DB = 200.0
 class Loss:
     """Difference of a result from its reference, over all pairs."""
 
-    cosine: float  # Of the angle between the two; blind to a wrong scale.
-    snr_db: float  # Power of the reference over that of the difference, decibels.
+    cosine: float  # Cosine of the angle between result and reference, which ignores a wrong scale.
+    snr_db: float  # Power of the reference over the power of the difference, dB.
 
     def exceeds(self, min_cosine: float) -> bool:
-        """Return whether more is lost than a cosine of `min_cosine` allows, in direction or in size."""
+        """Return whether the loss exceeds the limit of `min_cosine`, by the cosine or by the signal-to-noise ratio."""
         return not (self.cosine >= min_cosine and self.snr_db >= least_snr_db(min_cosine))
 
     def to_json(self) -> dict[str, float]:
@@ -39,7 +39,7 @@ class Loss:
 
 
 def least_snr_db(min_cosine: float) -> float:
-    """Return the decibels below which a result is further from its reference than a cosine allows.
+    """Return the signal-to-noise ratio, dB, that corresponds to a cosine.
 
     Two tensors of equal length r at a cosine c are r·√(2·(1 − c)) apart.
     """
@@ -48,7 +48,7 @@ def least_snr_db(min_cosine: float) -> float:
 
 
 def loss(pairs: Iterable[tuple[Array, Array]]) -> Loss:
-    """Return the loss of results against references, both taken as one long vector each."""
+    """Return the loss of results against references, each concatenated to one vector."""
     product = reference = result = difference = 0.0
     for expected, actual in pairs:
         a, b = expected.ravel().astype(np.float64), actual.ravel().astype(np.float64)
@@ -72,9 +72,9 @@ def top1_agreement(pairs: Iterable[tuple[Array, Array]]) -> float:
     return sum(same) / len(same)
 
 
-#: Input of a subgraph for one image: an array, or one for each input.
+#: Input of a subgraph for one image: an array, or one array per input.
 Sample = Array | Sequence[Array]
-#: Computes a subgraph's outputs from the tensors that it reads, as a tuple where there are several.
+#: Computes a subgraph's outputs from its inputs: an array, or a tuple of several.
 Run = Callable[..., Any]
 
 
@@ -85,12 +85,12 @@ def feed_dict(model: onnx.ModelProto, sample: Sample) -> dict[str, Array]:
 
 
 def as_tuple(written: Any) -> tuple[Array, ...]:
-    """Return the result of a `Run` as a tuple in any case."""
+    """Return the result of a `Run` as a tuple."""
     return written if isinstance(written, tuple) else (written,)
 
 
 def with_outputs(model: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:
-    """Return a copy of a model that gives these tensors too."""
+    """Return a copy of a model with these tensors as additional outputs."""
     shown = onnx.ModelProto()
     shown.CopyFrom(model)
     present = {value.name for value in shown.graph.output}
@@ -99,14 +99,14 @@ def with_outputs(model: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProt
 
 
 def session_of(model: onnx.ModelProto | str, *, optimised: bool = True, weights: Path | None = None) -> Any:
-    """Open a subgraph in ONNX Runtime, where integers are computed as the real numbers that they represent.
+    """Open a subgraph in ONNX Runtime, with integers computed as the real numbers that they represent.
 
-    So the result is the same on every machine, whereas integer kernels differ by what their instructions saturate.
+    So the result is equal on every machine, whereas integer kernels differ in the saturation of their instructions.
 
     Args:
         model: The model, or the path of its file.
-        optimised: Whether operators may be merged; some versions then lose outputs that other operators read, too.
-        weights: Folder of the weights outside of the model.
+        optimised: Whether operators may be fused; some versions then lose outputs that other operators also read.
+        weights: Folder of external weights.
 
     Raises:
         StretchError: If ONNX Runtime cannot load it.
@@ -130,7 +130,7 @@ def session_of(model: onnx.ModelProto | str, *, optimised: bool = True, weights:
 
 
 def runner(model: onnx.ModelProto | str) -> Run:
-    """Return a function that computes a subgraph as its file defines it, integers as in `session_of`."""
+    """Return a function that runs a subgraph, with integers computed as in `session_of`."""
     session = session_of(model)
     names = [value.name for value in session.get_inputs()]
 
@@ -142,7 +142,7 @@ def runner(model: onnx.ModelProto | str) -> Run:
 
 
 def _add_whole(manifest: Manifest, join: JoinEntry, joined: Array, tensors: dict[str, Array]) -> None:
-    """A segment's result and the parts that it is made of, bands of rows or channels."""
+    """Add a segment's result and its parts, bands of rows or ranges of channels, to `tensors`."""
     axis = meeting_of(join.kind).axis("NCHW", joined.ndim)
     sizes = {tensor.name: tensor.shape[axis] for tensor in manifest.tensors if tensor.name in join.inputs}
     ends = np.cumsum([sizes[name] for name in join.inputs])
@@ -151,10 +151,10 @@ def _add_whole(manifest: Manifest, join: JoinEntry, joined: Array, tensors: dict
 
 
 def replay(manifest: Manifest, runs: Mapping[str, Run], x: Array, wholes: Mapping[str, Run] | None = None) -> dict[str, Array]:
-    """Return the value of every tensor that crosses subgraphs, for one input.
+    """Return the value of every tensor between subgraphs, for one input.
 
     Args:
-        wholes: How segments are computed as one, by name, whose branches are bands of their rows or some of their channels: from all of what these read.
+        wholes: Functions that compute whole segments from their input, by name, for segments in bands of rows or ranges of channels.
     """
     tensors = {manifest.input: x}
     plan = make_plan(manifest)
