@@ -1,6 +1,6 @@
-"""The command line: one file per verb, located by its name and imported on first use.
+"""The command line: one file per verb, found by name and imported on first use.
 
-A verb `foo` is a file `stretch/cli/foo.py` with a function `foo` (both with a ``_`` at the end where Python has the name), and
+A verb `foo` is a file `stretch/cli/foo.py` with a function `foo` (both with a final ``_`` if Python reserves the name), and
 `foo bar` is a file `foo_bar.py`::
 
     '''`stretch foo`: its purpose.'''
@@ -26,10 +26,10 @@ A verb `foo` is a file `stretch/cli/foo.py` with a function `foo` (both with a `
         out.warn("gpu is mapped to a second CPU core")
         out.emit({"median_ms": 1.5}, lambda console: console.print("1.5 ms"))
 
-The first parameter is the verb's `Output`, with `--json`, `--quiet` and `--debug`. Another
-one whose type is a record gives an option for each of its fields (`stretch.cli.options.verb_command`). A verb raises
+The first parameter is the verb's `Output`, with `--json`, `--quiet` and `--debug`. Every other parameter
+whose type is a record adds one option per field (`stretch.cli.options.verb_command`). A verb raises
 the errors of `predictors.errors`; `Verbs.main` turns them into a sentence, a hint and an exit code. A verb that writes large files sets
-``GRACE_S = WRITER_GRACE_S`` in its file: after Ctrl-C it gets more time to
+``GRACE_S = WRITER_GRACE_S`` in its file: after Ctrl-C it then has more time to
 remove unfinished files.
 """
 
@@ -59,7 +59,7 @@ from stretch.cli.interrupt import GRACE_S
 from stretch.cli.output import COMMAND_LINE
 from stretch.plugins import tool_modules
 
-#: Modules of this folder that are not verbs but shared by them.
+#: Modules of this folder that are no verbs.
 PARTS = frozenset({"extensions", "failures", "help", "interrupt", "options", "output", "pages", "planner", "start"})
 
 #: Verbs in the order of `stretch --help`; others follow by name.
@@ -67,7 +67,7 @@ FIRST = tuple(name for names in HEADINGS.values() for name in names)
 
 
 def find_verbs() -> dict[str, str]:
-    """Return the module of every verb of this folder and of the tools, in the order of `stretch --help`; imports none of them."""
+    """Return the module names of all verbs, of this folder and of tools, in the order of `stretch --help`, without imports."""
     modules = {
         module.name.rstrip("_").replace("_", " "): f"{__name__}.{module.name}"
         for module in iter_modules(__path__)
@@ -89,24 +89,24 @@ class Verbs(TyperGroup):
         return list(VERBS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the click command of one verb, or None if there is no such verb."""
+        """Return the click command of a verb; None for an unknown verb."""
         return command_of(cmd_name) if cmd_name in VERBS else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that the first words name, and the words behind it; `profile fit` is of two."""
+        """Return the command that the first words name, and the words after it; a verb may have two words, such as `profile fit`."""
         if " ".join(args[:2]) in VERBS:
             args = [" ".join(args[:2]), *args[2:]]
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the first sentence of each verb under its heading, from its file alone."""
+        """Write the first sentence of each verb under its heading, from the verb's file without an import."""
         more = tuple(name for name in VERBS if name not in FIRST)
         for heading, names in ({**HEADINGS, "More": more} if more else HEADINGS).items():
             with formatter.section(heading):
                 formatter.write_dl([(name, _purpose(name)) for name in names if name in VERBS])
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, *ignored: Any, **extra: Any) -> Any:
-        """Run the command line and exit with the code of its contract."""
+        """Run the command line and exit with its exit code."""
         words = list(sys.argv[1:] if args is None else args)
         COMMAND_LINE.set(tuple(words))
         flags = words[: words.index("--")] if "--" in words else words
@@ -127,19 +127,19 @@ def _purpose(name: str) -> str:
 
 
 def _grace_s(words: Sequence[str]) -> float:
-    """Return the seconds that a verb gets after Ctrl-C: `GRACE_S` of its module, or the default."""
-    # a module that cannot be imported is reported when the verb is called
+    """Return the time that a verb has after Ctrl-C, s: `GRACE_S` of its module, or the default."""
+    # the call of the verb reports a module that cannot be imported
     with contextlib.suppress(Exception):
         return float(getattr(importlib.import_module(VERBS[words[0]]), "GRACE_S", GRACE_S))
     return GRACE_S
 
 
-#: Settings that were flags of another name.
+#: New names of settings, by the names of their former flags.
 SETTINGS = {"map": "mapping"}
 
 
 def _usage_hint(error: typer.TyperException, words: Sequence[str]) -> str:
-    """Return a hint for a usage error: the closest verb, how an option is given now, or where the help is."""
+    """Return a hint for a usage error: the closest verb, the setting that replaces a former flag, or the help."""
     verbs = [word for word in words if not word.startswith("-")]
     if verbs and verbs[0] not in VERBS:
         close = difflib.get_close_matches(verbs[0], VERBS, n=1, cutoff=0.5)
@@ -156,7 +156,7 @@ def _usage_hint(error: typer.TyperException, words: Sequence[str]) -> str:
 
 def command_of(name: str) -> Verb:
     """Return the command of a verb."""
-    # `stretch --help` starts without it
+    # import late, because `stretch --help` does not need it
     from stretch.cli.options import verb_command
 
     module = importlib.import_module(VERBS[name])

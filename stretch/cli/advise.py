@@ -21,7 +21,7 @@ def advise(
     from stretch.report.comparison import advice_page
 
     profiles = load_devices(str(device))
-    # torch is imported, the network loaded and captured
+    # three more steps: import torch, load and capture the network
     with out.progress("advising", total=len(profiles) + 3) as progress:
         advice = advise_model(model, profiles, precision=precision, input_shape=input_shape, trust_code=trust_code, progress=progress)
     if input_shape is None:

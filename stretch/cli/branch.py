@@ -72,7 +72,7 @@ def branch(out: Output, model: Model, device: Device, config: Plan, options: Bra
 
 
 def _following(result: "Branched", model: str, options: BranchOptions) -> list[str]:
-    """Return the next command: run the bundle, or build it, or look for a device where branches are faster."""
+    """Return lines with the next command: run the bundle, build it, or find a device where branches are faster."""
     from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER
 
     beaten = result.plan.recommended not in (BRANCHED, NO_CLEAR_WINNER)

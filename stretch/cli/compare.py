@@ -63,12 +63,12 @@ def compare(
 
 
 def _is_result(name: str) -> bool:
-    """Return whether a word names a bundle or a file rather than a model."""
+    """Return whether a word names a bundle or a result file, not a model."""
     return Path(name).is_dir() or name.endswith(".json")
 
 
 def _model_rows(graph: "OpGraph", profiles: "list[DeviceProfile]", request: PlanConfig) -> "list[ComparedRow]":
-    """Plan a model for each device; a device without a feasible design gets a row with the reason."""
+    """Return the rows of a model's plans for all devices; without a feasible design the row has the reason."""
     from predictors.errors import InfeasibleError
     from stretch.planning.plan import plan
     from stretch.report.compared import plan_row, refused_row

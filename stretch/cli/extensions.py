@@ -1,4 +1,4 @@
-"""Flags that tools add to verbs, in a file `flags.py` of a folder of `stretch/tools`."""
+"""Flags that tools add to verbs, in the file `flags.py` of a tool's folder in `stretch/tools`."""
 
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
@@ -8,13 +8,13 @@ from stretch.plugins import load_tools
 
 
 class Extension(Protocol):
-    """A tool's action in place of a verb's, if its flags ask for it.
+    """A tool's action that replaces a verb's if its flags request it.
 
-    Its class is a record of its flags. A method of the verb's name does the verb's work.
+    Its class is a record of its flags. A method with the verb's name does the verb's work.
     """
 
     def asked(self) -> bool:
-        """Return whether its flags ask for it; flags that do not fit are refused."""
+        """Return whether its flags request it; refuse inconsistent flags."""
 
 
 T = TypeVar("T", bound=type[Extension])
@@ -23,7 +23,7 @@ _EXTENSIONS: dict[str, list[type[Extension]]] = {}
 
 
 def extends(*verbs: str) -> Callable[[T], T]:
-    """Decorator for a class of extensions of these verbs."""
+    """Return a class decorator that registers an extension of these verbs."""
 
     def register(extension: T) -> T:
         for verb in verbs:
@@ -34,7 +34,7 @@ def extends(*verbs: str) -> Callable[[T], T]:
 
 
 def tools_of(verb: str) -> OptionsOf:
-    """Return the flags that tools add to a verb, and the tool that they ask for: None for none."""
+    """Return the flags that tools add to a verb, whose value is the requested tool, or None."""
     load_tools("flags")
     records = {record: fields(record) for record in _EXTENSIONS.get(verb, [])}
 

@@ -1,4 +1,4 @@
-"""From an exception to one sentence, a hint and an exit code."""
+"""Convert exceptions to one sentence, a hint and an exit code."""
 
 import contextlib
 import os
@@ -16,13 +16,13 @@ from stretch.cli.output import print_json, printable
 from stretch.cli.start import INTERRUPTED, started
 from stretch.plugins import culprit
 
-#: Names the file that the first failed process of a run of many makes; `stretch train --gpus` sets it.
+#: Environment variable with the file that the first failed process of a distributed run creates; `stretch train --gpus` sets it.
 SPEAKER_VARIABLE = "NN_STRETCH_SPEAKER"
 
-#: How long a failed process of a run that was started otherwise leaves the word to the first one.
+#: Time that other failed processes wait for the first process's message, s, in a distributed run without this variable.
 _FIRST_SPEAKS_S = 3.0
 
-#: Packages that may be missing, and the extra that brings them ("" for the base install).
+#: Packages that may be missing, with the extra that installs them ("" for the base install).
 EXTRAS = {
     "torch": "torch",
     "torchvision": "torch",
@@ -41,7 +41,7 @@ EXTRAS = {
 def guard(
     action: Callable[[], object], *, as_json: bool, debug: bool, usage_hint: Callable[[typer.TyperException], str], grace_s: float = GRACE_S
 ) -> int:
-    """Return the do something and return the exit code of the command line's contract."""
+    """Run an action and return the exit code of the command line; print failures."""
     try:
         started()
         with interruptible(lambda: _exit_message(as_json=as_json), grace_s):
@@ -61,7 +61,7 @@ def guard(
 
 
 def _exit_message(*, as_json: bool) -> int:
-    """Return the message where the main thread hangs: a delegate took too long, or it was interrupted."""
+    """Print the failure of a hanging main thread, a delegate's timeout or an interrupt, and return the exit code."""
     from scheduler.runtime.watchdog import last_hang
 
     failure = last_hang()
@@ -70,28 +70,28 @@ def _exit_message(*, as_json: bool) -> int:
 
 
 def _speaks() -> bool:
-    """Return whether this process reports the failure: of a run of many, whose processes usually fail alike, the first that fails."""
+    """Return whether this process reports the failure: only the first failed process of a distributed run does."""
     claim = os.environ.get(SPEAKER_VARIABLE)
     if claim is None:
         if _later_process():
-            # the end of the first one ends the others
+            # the end of the first process ends the others
             time.sleep(_FIRST_SPEAKS_S)
         return True
     try:
         os.close(os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except OSError as error:
-        # a folder that is gone or full must not keep everybody silent
+        # report the failure if the folder is missing or full
         return not isinstance(error, FileExistsError)
     return True
 
 
 def _later_process() -> bool:
-    """Return whether this is a process of a run of many, and not its first."""
+    """Return whether this is a process of a distributed run other than the first."""
     return os.environ.get("RANK", "0") != "0"
 
 
 def explain(error: Exception, usage_hint: Callable[[typer.TyperException], str]) -> StretchError:
-    """Return the failure that users read for any exception."""
+    """Return the failure to print for any exception."""
     first = (str(error).splitlines() or [""])[0]
     what = f"{type(error).__name__}: {first}" if first else type(error).__name__
     match error:
@@ -114,9 +114,9 @@ def explain(error: Exception, usage_hint: Callable[[typer.TyperException], str])
 
 
 def print_failure(failure: StretchError, *, as_json: bool) -> None:
-    """Print a failure: lines on stderr, or one object on stdout."""
+    """Print a failure: lines on stderr, or one JSON object on stdout."""
     message, hint = printable(readable(failure.message)), printable(readable(failure.hint or ""))
-    # the reader of the output has ended, so there is no one to inform
+    # a broken pipe means that nobody reads the output any more
     with contextlib.suppress(BrokenPipeError):
         if as_json:
             rules = [rule._asdict() for rule in failure.rules] if isinstance(failure, InfeasibleError) else []
@@ -127,7 +127,7 @@ def print_failure(failure: StretchError, *, as_json: bool) -> None:
 
 
 def _usage_message(error: typer.TyperException) -> str:
-    """Return the parser's message on a wrong command line, as one sentence."""
+    """Return the parser's message on a wrong command line as one sentence."""
     text = error.format_message() if hasattr(error, "format_message") else str(error)
     text = " ".join(text.split()).rstrip(".").replace("Value error, ", "") or "the command line is not complete"
     return text[0].lower() + text[1:]

@@ -1,4 +1,4 @@
-"""Help of the verbs: headings, two examples each, common options first, options of remote devices on request."""
+"""Help of the verbs: headings, two examples per verb, common options first, options of remote devices on request."""
 
 import contextvars
 import re
@@ -12,7 +12,7 @@ from predictors.errors import UsageError
 if TYPE_CHECKING:
     from stretch.planning.options import Option
 
-#: Verbs by a reader's goal, in the order of `stretch --help`; others follow under `More`.
+#: Verbs by goal, in the order of `stretch --help`; others follow under `More`.
 HEADINGS = {
     "Decide": ("advise", "predict", "search"),
     "Build": ("branch", "train", "export"),
@@ -20,7 +20,7 @@ HEADINGS = {
     "Devices": ("profile", "profile fit", "profile tune", "list"),
 }
 
-#: Two commands for each verb.
+#: Two example commands for each verb.
 EXAMPLES = {
     "advise": ("stretch advise resnet34 --device a03s,pixel6", "stretch advise net.onnx --input 3x224x224"),
     "predict": ("stretch predict resnet18 --device mi9", "stretch predict net.onnx --device pixel6 --kernels"),
@@ -44,7 +44,7 @@ EXAMPLES = {
     "list": ("stretch list devices", "stretch list models 'resnet*'"),
 }
 
-#: Options that most people need, by verb.
+#: Common options, by verb.
 COMMON = {
     "advise": "--device --input --precision",
     "predict": "--device --input --processor --precision",
@@ -62,16 +62,16 @@ COMMON = {
     "profile tune": "--map --budget",
 }
 
-#: Whether options of phones and boards are asked for.
+#: Whether the help shows the options of phones and boards.
 REMOTE: contextvars.ContextVar[bool] = contextvars.ContextVar("REMOTE", default=False)
 
-#: The flag that asks for them.
+#: Flag that requests this help.
 HELP_REMOTE = "--help-remote"
 
-#: Beginnings of the help of such options, and their headings.
+#: Prefixes of the help of these options, and their headings.
 _REMOTE = {"With --on:": "With --on, on a board", "With --adb:": "With --adb, on a phone"}
 
-#: Notations of the parser, and those that people read.
+#: Replacements of the parser's notation with a readable one.
 _NOTATIONS = (
     (re.compile(r"<list\[(\w+)\]>"), lambda match: f"<{match[1].lower()}>"),
     (re.compile(r"<(\w+) range>"), lambda match: f"<{match[1]}>"),
@@ -80,13 +80,13 @@ _NOTATIONS = (
 
 
 class Verb(TyperCommand):
-    """A command whose help has examples and a list of options under each heading, without loading rich."""
+    """A command with examples and options under headings in its help; it does not import rich."""
 
-    #: Options that `--set` takes, by name.
+    #: Options of `--set`, by name.
     settings: "Mapping[str, Option]"
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse words; an option of one value that is given twice is refused, as the first value would be lost."""
+        """Parse words; refuse a repeated option with a single value, because the first value would be lost."""
         *_, given = self.make_parser(ctx).parse_args(args=list(args))
         for param in given:
             if isinstance(param, TyperOption) and given.count(param) > 1 and not (param.multiple or param.is_flag):

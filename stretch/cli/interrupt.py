@@ -18,7 +18,7 @@ from pathlib import Path
 #: Seconds without progress of the main thread after which it counts as hanging.
 GRACE_S = 1.0
 
-#: Sentence for verbs that write large files.
+#: Seconds without progress for verbs that write large files.
 WRITER_GRACE_S = 10.0
 
 #: Number of checks in these seconds.
@@ -29,7 +29,7 @@ _Position = tuple[tuple[object, int], ...]
 
 @contextlib.contextmanager
 def interruptible(end: Callable[[], int], grace_s: float = GRACE_S) -> Iterator[None]:
-    """Let Ctrl-C end this process and its children even if the main thread hangs; active only where Ctrl-C raises `KeyboardInterrupt`."""
+    """Let Ctrl-C end this process and its children even if the main thread hangs; only active if Ctrl-C raises `KeyboardInterrupt`."""
     if threading.current_thread() is not threading.main_thread() or not _usual():
         yield
         return
@@ -64,7 +64,7 @@ def _listen(heard: socket.socket, end: Callable[[], int], grace_s: float) -> Non
 
 
 def _stands_still(heard: socket.socket, grace_s: float) -> bool:
-    """Return the watch the main thread until it has made no progress for `grace_s`, or has finished."""
+    """Return True after `grace_s` without progress of the main thread, False when the main thread has finished."""
     heard.settimeout(grace_s / _MAX_CHECKS)
     last, still = _position(), 0
     while still < _MAX_CHECKS:

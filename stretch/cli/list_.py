@@ -1,4 +1,4 @@
-"""`stretch list`: contents of this installation: device profiles, models, delegates, and its environment."""
+"""`stretch list`: device profiles, models, delegates and environment of this installation."""
 
 import platform
 from collections.abc import Sequence
@@ -33,9 +33,9 @@ class ListedProcessor(msgspec.Struct, frozen=True, kw_only=True):
     core_sets: list[str]  # Selectable core sets.
     default_core_set: str | None  # None if it has no core sets.
     width_slice: int  # Preferred multiple of channel counts.
-    origin: Origin  # Source of its predicted times by default: ``fit``, ``sibling``, ``relatives`` or ``roofline``.
+    origin: Origin  # Source of its predicted times in the default precision: ``fit``, ``sibling``, ``relatives`` or ``roofline``.
     cores: dict[str, str]  # Description of each core set.
-    #: Measurements that its times are fitted to, by core set and precision, such as ``1large fp32``; empty without a fit.
+    #: Sources of the measurements behind its fits, by core set and precision, such as ``1large fp32``; empty without a fit.
     measurements: dict[str, str]
 
 
@@ -48,8 +48,8 @@ class ListedDevice(msgspec.Struct, frozen=True, kw_only=True):
     calibrated: bool  # Whether the profile was fitted to measurements.
     processors: dict[str, ListedProcessor]
     aliases: list[str]  # Other names that `--device` accepts.
-    left_out: dict[str, str]  # Processors that the device has and the profile lacks, with the reason.
-    sources: dict[str, str]  # Where the profile's numbers come from, by key.
+    left_out: dict[str, str]  # Processors of the device that the profile lacks, with the reason.
+    sources: dict[str, str]  # Sources of the profile's numbers, by key.
 
 
 class ListedModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,13 +61,13 @@ class ListedModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DetailedModel(ListedModel, frozen=True, kw_only=True):
-    """A model and how it can be branched."""
+    """A model with the possible changes of its stages."""
 
     million_macs: float  # Multiply-accumulates of one inference.
-    #: How it was captured: ``traced`` down to single channels, ``exported`` operator by operator, or ``refused``.
+    #: Method of its capture: ``traced`` down to single channels, ``exported`` operator by operator, or ``refused``.
     captured: Literal["traced", "exported", "refused"]
-    stages: list[StageAbilities]  # How each stage can be scaled and divided; empty if refused.
-    why: str  # Reason of a refusal, or empty.
+    stages: list[StageAbilities]  # Possible changes of each stage; empty if refused.
+    why: str  # Reason for a refusal, or empty.
 
 
 class ListedDelegate(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +76,7 @@ class ListedDelegate(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     summary: str  # One-line description.
     available: bool  # Whether it can run here.
-    reason: str | None  # Reason if it cannot; None otherwise.
+    reason: str | None  # Reason if it cannot run; None otherwise.
     asynchronous: bool  # Whether it enqueues work instead of using a thread.
     computes: bool  # Whether it computes real outputs.
     module: str  # Python module of the class.
@@ -214,7 +214,7 @@ def _listed_device(device: "DeviceProfile") -> ListedDevice:
 
 
 def _listed_models(pattern: str) -> list[ListedModel]:
-    """Return the models that match a pattern, or a file."""
+    """Return the models that match a pattern, or the model of a file."""
     from stretch.network.models import model_names
     from stretch.network.models.families import BUILT_IN, each_family
     from stretch.network.models.load import FILES
@@ -250,7 +250,7 @@ def _list_models(out: Output, pattern: str, shape: InputShapes | None, details: 
 
 
 def _capture_details(item: ListedModel, shape: InputShapes | None, trust_code: bool) -> DetailedModel:
-    """Return a model captured with random weights, or a file with its own."""
+    """Capture a model with random weights, or a file with its own weights, and return its details."""
     from stretch.stages.network import read_network
 
     try:
@@ -259,7 +259,7 @@ def _capture_details(item: ListedModel, shape: InputShapes | None, trust_code: b
         )
         stages = stage_abilities(network.graph)
     except UsageError:
-        # the request is wrong, not the model
+        # a wrong request is not the model's fault
         raise
     except StretchError as error:
         macs, stages, why = 0.0, [], error.message
@@ -306,7 +306,7 @@ def _list_delegates(out: Output) -> None:
             if origin(name) is None:
                 raise
             broken[name] = problem = f"{type(error).__name__}: {error} ({origin(name)})"
-        # the first line of a class is the summary of a delegate that states none
+        # a delegate without a summary has its docstring's first line
         first = ((delegate.__dict__.get("__doc__") or "").strip().splitlines() or [f"no summary, from {delegate.__module__}"])[0]
         items.append(
             ListedDelegate(

@@ -1,7 +1,7 @@
-"""From a verb's function to its command: parameters are options, and so are the fields of records among them.
+"""Make a command of a verb's function: parameters are options, and so are the fields of parameters that are records.
 
-Options without a flag of their own are given by name, with `--set` or in the TOML file of `--config`: those with an
-`AdvancedOption`, and those of the planner (`stretch.cli.planner`).
+Options without a flag are set by name, with `--set` or in the TOML file of `--config`: options with an
+`AdvancedOption`, and options of the planner (`stretch.cli.planner`).
 """
 
 import inspect
@@ -29,15 +29,15 @@ T = TypeVar("T")
 class OptionsOf(NamedTuple):
     """Options that make one argument of a verb's function: ``Annotated[kind, OptionsOf(...)]``."""
 
-    options: Callable[[], Iterable[inspect.Parameter]]  # Gives the options.
-    make: Callable[[dict[str, Any]], Any]  # Makes the argument from the values of options that have one.
+    options: Callable[[], Iterable[inspect.Parameter]]  # Returns the options.
+    make: Callable[[dict[str, Any]], Any]  # Makes the argument from the values of given options.
 
 
 class _Argument(NamedTuple):
     """Options of one parameter of a verb's function."""
 
     options: list[inspect.Parameter]
-    make: Callable[[dict[str, Any]], dict[str, Any]]  # Arguments of the function, from the values of options that have one.
+    make: Callable[[dict[str, Any]], dict[str, Any]]  # Returns arguments of the function, from the values of given options.
 
 
 def verb_command(name: str, function: Callable[..., None]) -> Verb:
@@ -92,18 +92,18 @@ def _argument(parameter: inspect.Parameter) -> _Argument:
 
 
 def fields(record: type) -> dict[str, inspect.Parameter]:
-    """Return the options of a record: its annotated fields."""
+    """Return the annotated fields of a record, which are its options."""
     parameters = inspect.signature(record, eval_str=True).parameters
     return {name: parameter for name, parameter in parameters.items() if hasattr(parameter.annotation, "__metadata__")}
 
 
 def _note(option: inspect.Parameter, kind: type[T]) -> T | None:
-    """Return the note of this class in an option's annotation; None without one."""
+    """Return the annotation metadata of this class of an option; None without any."""
     return next((note for note in getattr(option.annotation, "__metadata__", ()) if isinstance(note, kind)), None)
 
 
 def _setting(option: inspect.Parameter) -> Option | None:
-    """Return an option that `--set` takes; None for another."""
+    """Return the option as a setting of `--set`; None if it is no setting."""
     if (words := _note(option, AdvancedOption)) is None:
         return _note(option, Option)
     kind, *notes = get_args(option.annotation)
@@ -113,13 +113,13 @@ def _setting(option: inspect.Parameter) -> Option | None:
 
 
 def _read(option: inspect.Parameter, value: Any) -> Any:
-    """Return the value of a word of the command line."""
+    """Convert a value of the parser to the option's value."""
     reader = _note(option, Parsed) or _note(option, Option)
     return value if reader is None else reader.read(value)
 
 
 def _parser_field(option: inspect.Parameter) -> tuple[str, Any, Any]:
-    """Return an option as a field of the types that the parser knows."""
+    """Return an option as a field (name, type, default) with a type that the parser supports."""
     kind, default, parsed = option.annotation, option.default, _note(option, Parsed)
     if (info := _note(option, ParameterInfo)) is not None:
         kind = get_args(kind)[0]
@@ -136,10 +136,10 @@ def _parser_field(option: inspect.Parameter) -> tuple[str, Any, Any]:
 def read_settings(
     known: Mapping[str, Option], file: Path | None, changes: Collection[str] = (), flags: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return the values of a TOML file, with changes, by option (`changes`: ``key=value`` each, which count more than the file)."""
+    """Return values by option, from a TOML file and from `changes`, each ``key=value``, which override the file."""
     raw = {} if file is None else read_toml(file, "configuration")
     for name, option in known.items():
-        # files are relative to the one that names them
+        # paths are relative to the TOML file
         if option.file and isinstance(raw.get(name), str) and file is not None:
             raw[name] = str(file.parent / raw[name])
     for change in changes:
@@ -156,7 +156,7 @@ def read_settings(
 
 
 def _settings_flags(known: Mapping[str, Option], panel: str | None) -> list[inspect.Parameter]:
-    """Return `--set` and `--config`."""
+    """Return the options `--set` and `--config`."""
 
     def complete(incomplete: str) -> list[str]:
         words = [f"{name}={choice}" for name, option in known.items() for choice in option.choices or ("",)]

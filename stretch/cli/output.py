@@ -1,4 +1,4 @@
-"""Output of every verb: data on stdout, everything else on stderr, and `--json`."""
+"""Output of every verb: the result on stdout, also as `--json`, and everything else on stderr."""
 
 import contextlib
 import contextvars
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: Folder that contains nn-stretch's packages.
 _PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-#: Arguments of the running command line; empty if a verb is called in another way.
+#: Arguments of the running command line; empty if a verb runs without one.
 COMMAND_LINE: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar("COMMAND_LINE", default=())
 
 #: Width of tables if stdout is no terminal and COLUMNS is not set.
@@ -45,13 +45,13 @@ class Output:
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False
     #: All warnings so far, for the ``warnings`` key of the result.
     warnings: list[str] = dataclasses.field(default_factory=list, init=False)
-    #: Lines for stderr that come after the first line of the answer.
+    #: Lines for stderr that wait for the answer.
     _pending: list[str] = dataclasses.field(default_factory=list, init=False)
     _stdout: TextIO = dataclasses.field(default_factory=lambda: sys.stdout, init=False)
 
     @contextlib.contextmanager
     def streams(self) -> Iterator[None]:
-        """Keep other output out of the JSON, print warnings of nn-stretch's packages like those of the verb, and flush at the end."""
+        """Keep other output out of the JSON, print warnings of nn-stretch's packages like the verb's, and flush at the end."""
         with contextlib.redirect_stdout(sys.stderr) if self.as_json else contextlib.nullcontext(), _own_warnings(self):
             try:
                 yield
@@ -59,7 +59,7 @@ class Output:
                 self.flush()
 
     def emit(self, data: "Mapping[str, Any] | Struct", human: "Callable[[Console], None]") -> None:
-        """Print the verb's result, once (`data`: the JSON object without ``schema`` and ``version``, or a struct with its fields)."""
+        """Print the verb's result, once; `data` is the JSON object without ``schema`` and ``version``, or a struct with its fields."""
         if self.as_json:
             print_json(data, self._stdout)
             return
@@ -68,11 +68,11 @@ class Output:
         self._stdout.flush()
 
     def show(self, answer: Any, page: "Callable[[Any], Page]", html: Path | None = None, data: "dict[str, Any] | None" = None) -> None:
-        """Print the verb's result as a report, once, with all warnings so far, and write it as an HTML page if one is asked for.
+        """Print the verb's result as a report, once, with all warnings so far, and on request write an HTML page.
 
         Args:
             page: Makes the report of the answer.
-            html: None for no page.
+            html: Path of the page; no page if None.
             data: The JSON of the answer; its fields if None.
         """
         data = _to_builtins(answer) if data is None else data
@@ -89,7 +89,7 @@ class Output:
         self.emit(data | {"warnings": warnings}, human)
 
     def write_page(self, path: Path, page: "Page") -> None:
-        """Write a report with the command line that it was made by, and print its path."""
+        """Write a report, with its command line, and print its path after the answer."""
         from stretch.report.html.page import write_page
 
         words = COMMAND_LINE.get()
@@ -99,7 +99,7 @@ class Output:
         self._pending.append(f"report: {path}")
 
     def flush(self) -> None:
-        """Print the notes that waited for the answer on stderr, after all that is on stdout so far."""
+        """Print the waiting notes on stderr, after all previous output on stdout."""
         self._stdout.flush()
         pending, self._pending = self._pending, []
         for message in pending:
@@ -121,21 +121,21 @@ class Output:
             self._say(f"warning: {message}")
 
     def tell_size(self, shapes: Any, graph: "OpGraph") -> None:
-        """Print the input shape in use after the answer if `--input` names none."""
+        """Print the default input shape after the answer if `--input` is not given."""
         if shapes is None:
             sizes = ", ".join("×".join(map(str, op.shape)) for op in graph.inputs)
             self._pending.append(f"input {sizes}: the usual size, --input changes it")
 
     @contextlib.contextmanager
     def progress(self, what: str, total: int | None = None) -> Iterator[Callable[..., None]]:
-        """A progress bar on stderr with elapsed and remaining time, drawn only on a terminal.
+        """Show a progress bar on stderr with elapsed and remaining time, on a terminal only.
 
         Args:
             what: Description, such as ``exporting``.
             total: Number of steps, or None if unknown.
 
         Yields:
-            A function to call after each step, with an optional description of the next one. `at` and `total`
+            A function to call after each step, with an optional description of the next step. `at` and `total`
             set the position directly.
         """
         if self.quiet or not sys.stderr.isatty():
@@ -144,7 +144,7 @@ class Output:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
         far = [BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()]
-        # without a number of steps the progress is unknown
+        # without a number of steps only the elapsed time is known
         columns = [SpinnerColumn(), TextColumn("{task.description}", markup=False), *(far if total is not None else [TimeElapsedColumn()])]
         with Progress(*columns, console=make_console(sys.stderr), transient=True) as bar:
             task = bar.add_task(what, total=total)
@@ -161,12 +161,12 @@ class Output:
 
 
 def only_flags(what: str, names: str, hint: str = "") -> None:
-    """Refuse flags on the command line that something does not have."""
+    """Refuse all flags on the command line that are not in `names`; `what` is the subject for the message."""
     no_flags(what, " ".join(_flags_given().keys() - {*names.split(), *(option.name for option in dataclasses.fields(Output))}), hint)
 
 
 def no_flags(what: str, names: str, hint: str = "") -> None:
-    """Refuse some flags on the command line; arguments as of `only_flags`."""
+    """Refuse the flags in `names` on the command line; `what` is the subject for the message."""
     flags_given = _flags_given()
     for name in names.split():
         if name in flags_given:
@@ -174,7 +174,7 @@ def no_flags(what: str, names: str, hint: str = "") -> None:
 
 
 def _flags_given() -> dict[str, str]:
-    """Return the flags on the command line by parameter."""
+    """Return the flags on the command line, by parameter."""
     from typer._click.globals import get_current_context
 
     context = get_current_context(silent=True)
@@ -185,10 +185,10 @@ def _flags_given() -> dict[str, str]:
 
 
 def import_torch(extra: str = "torch") -> None:
-    """Import torch, and what reads and writes weights; `extra` brings them."""
+    """Import torch and safetensors; `extra` is the extra that installs them."""
     try:
         import safetensors
-        import torch  # noqa: F401 - only to have it loaded
+        import torch  # noqa: F401 - only to load it
     except ModuleNotFoundError as error:
         raise MissingBackendError(f"this needs {error.name}, which is not installed", install_line(extra)) from error
     del safetensors
@@ -216,12 +216,12 @@ def _own_warnings(out: Output) -> Iterator[None]:
 
 
 def make_console(stream: Any) -> "Console":
-    """Return a rich console without markup or control characters, which honours NO_COLOR."""
+    """Return a rich console that escapes control characters, ignores markup and honours NO_COLOR."""
     from rich.console import Console
 
     class PlainNames(Console):
         def render_str(self, text: str, **options: Any) -> Any:
-            """Return the rich text with control characters escaped."""
+            """Render a text with control characters escaped."""
             return super().render_str(printable(text), **options)
 
     plain = not stream.isatty() and "COLUMNS" not in os.environ
@@ -229,7 +229,7 @@ def make_console(stream: Any) -> "Console":
 
 
 def print_json(data: "Mapping[str, Any] | Struct", stream: Any) -> None:
-    """Print one JSON object, schema and version first."""
+    """Print one JSON object, with schema and version first."""
     from stretch import __version__
 
     whole = {"schema": SCHEMA, "version": __version__} | (dict(data) if isinstance(data, Mapping) else _to_builtins(data))
@@ -243,14 +243,14 @@ def printable(text: str) -> str:
 
 
 def _to_builtins(value: Any) -> Any:
-    """JSON values of NumPy numbers, paths and structs."""
+    """Convert NumPy numbers, paths and structs to JSON values."""
     import msgspec
 
     return msgspec.to_builtins(value, enc_hook=_scalar)
 
 
 def _scalar(value: Any) -> Any:
-    """JSON values of NumPy numbers and paths, which msgspec does not support."""
+    """Convert NumPy numbers and paths, which msgspec does not support, to JSON values."""
     if hasattr(value, "item") and getattr(value, "size", 1) == 1:
         return value.item()
     if isinstance(value, os.PathLike):

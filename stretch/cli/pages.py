@@ -9,7 +9,7 @@ from predictors.errors import UsageError
 
 
 def _check_writable(path: Path | None) -> Path | None:
-    """Return the file, if the report can be written to it, which is checked before the computation."""
+    """Return the path of a report; refuse one that cannot be written, before the computation."""
     if path is not None:
         from stretch.report.html.page import check_page
 
@@ -24,7 +24,7 @@ Html = Annotated[
 
 
 def check_picture(path: Path, processors: list[str]) -> None:
-    """Check before the computation that the plot can be written."""
+    """Refuse a plot that cannot be drawn or written, before the computation."""
     if len(processors) > 1:
         raise UsageError("--plot draws one processor", f"choose one with --processor: {', '.join(processors)}")
     if path.suffix not in (".svg", ".png"):
@@ -33,6 +33,6 @@ def check_picture(path: Path, processors: list[str]) -> None:
 
 
 def check_folder(path: Path | None, option: str) -> None:
-    """Check before the computation that the folder of an option's file exists."""
+    """Refuse an option's file without an existing folder, before the computation."""
     if path is not None and not path.parent.is_dir():
         raise UsageError(f"the folder of {option} {path} does not exist", "make it first")

@@ -1,4 +1,4 @@
-"""Options of the planner, which `stretch.PlanConfig` has too; those that most people need have flags, `--set` takes all."""
+"""Options of the planner, the fields of `stretch.PlanConfig`; common ones have flags, and `--set` sets all."""
 
 import inspect
 from collections.abc import Callable, Collection
@@ -11,12 +11,12 @@ from stretch.cli.options import OptionsOf
 from stretch.planning.config import PLAN_OPTIONS, PlanConfig
 from stretch.planning.options import Option
 
-#: Options that have flags.
+#: Options with flags.
 FLAGS = ("alpha", "beta", "kinds", "lossless", "min_agreement", "objective", "precision", "processors")
 
 
 def _option(option: Option, *, flag: bool) -> inspect.Parameter:
-    """Return an option of the planner; the default of a flag is in the help alone, because an option that is not given may be in the file."""
+    """Return an option of the planner; a flag's default is only in the help, because the TOML file may set an option without a flag."""
     shown = str(option.shown_default) if option.shown_default and option.flag_type is not bool else False
     complete = _completing(option.choices) if option.choices else None
     info = typer.Option(help=option.help, min=option.minimum, show_default=shown, autocompletion=complete, rich_help_panel=PANEL)
@@ -35,5 +35,5 @@ def _request(flags: Collection[str]) -> OptionsOf:
 
 #: The request to the planner, as an argument of a verb.
 Plan = Annotated[PlanConfig, _request(FLAGS)]
-#: Options for a front, which no bound on agreement limits.
+#: The request for a front, without a flag for the bound on agreement.
 FrontPlan = Annotated[PlanConfig, _request([name for name in FLAGS if name != "min_agreement"])]

@@ -50,7 +50,7 @@ def predict(
     html: Html = None,
 ) -> None:
     """Predict the latency of a model per processor and per kernel."""
-    # Names are checked before the slow import of torch, so that a misspelt one fails early.
+    # check names before the slow import of torch, so that a misspelt name fails early
     processor, precision = options.processor, options.precision
     profiles = load_devices(device)
     if len(profiles) > 1 or is_pattern(model):
@@ -98,7 +98,7 @@ def _predict_many(
     precision: str | None,
     read: "Callable[[str], ReadGraph]",
 ) -> None:
-    """Predict every matching model on every processor, one row each."""
+    """Predict every matching model on every processor, and show one row each."""
     from predictors.errors import StretchError, UnknownNameError
     from predictors.predictor import LatencyPredictor
     from stretch.network.models import model_names

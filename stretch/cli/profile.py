@@ -30,7 +30,7 @@ def _names(texts: Sequence[str]) -> list[str]:
 
 
 class ProfileOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of a measurement, wherever it is."""
+    """Options of a measurement, on any machine."""
 
     name: Annotated[str, typer.Option("--name", help="Id of the profile and base name of its files.")]
     processors: Annotated[
@@ -50,7 +50,7 @@ class ProfileOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImportOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Measurements of another device, which are imported in place of a measurement."""
+    """Options to import measurements of another device."""
 
     measured_file: Annotated[
         Path | None,
@@ -147,7 +147,7 @@ def _data(name: str, done: "ProfileResult", out: Output) -> dict[str, Any]:
 
 
 def show_profile(console: "Console", data: dict[str, Any]) -> None:
-    """Print what a measurement came to."""
+    """Print the result of a measurement."""
     from stretch.report.fit import table
 
     titles = ("on networks left out", ">networks", ">kernels", ">within ±10 %", ">±20 %", ">mean error", ">in the 90 % interval")

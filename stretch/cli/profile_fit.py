@@ -25,42 +25,42 @@ if TYPE_CHECKING:
 
 GRACE_S = WRITER_GRACE_S
 
-#: Operators of networks that no phone's DSP or GPU runs everywhere: no such network is proposed to be measured.
+#: Operators that some DSPs or GPUs of phones lack; networks with them are not proposed for measurements.
 _RARE_KINDS = ("opaque", "layer_norm", "gelu")
 
-#: First line of a calibrated profile, before the command that made it.
+#: Start of the first line of a calibrated profile, before the command that made it.
 _CALIBRATED_COMMENT = "# Calibrated by whole networks:"
 
-#: Argument for deriving priors from the fits of other profiles.
+#: Argument that derives priors from the fits of other profiles.
 RELATIVES = "relatives"
 
 
 class FitRow(msgspec.Struct, frozen=True, kw_only=True):
     """Cross-validation of the fit of one processor, core set and precision."""
 
-    networks: int  # Number of networks, each of which was held out once.
+    networks: int  # Number of networks; each was held out once.
     groups: int  # Number of groups held out together: families of networks, or chips for `RELATIVES`.
     within_10: float | None  # Share of networks within ±10 % of the measured time; None if unknown.
     within_20: float  # Share within ±20 %.
     mape: float  # Mean error relative to the measured time.
     coverage: float  # Share of networks inside the predicted interval.
-    low: float  # Lower end of the 90 % interval ÷ prediction.
-    high: float  # Upper end ÷ prediction.
-    measure_next: str | None = None  # Network whose time would narrow the interval most; a calibration by networks has it.
+    low: float  # Lower end of the 90 % interval over the prediction.
+    high: float  # Upper end over the prediction.
+    measure_next: str | None = None  # Network whose time would narrow the interval most; None except for calibrations by networks.
 
 
 class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Fits that were written; the fields are the keys of `stretch profile fit --json`."""
+    """Written fits; the fields are the keys of `stretch profile fit --json`."""
 
     profile: str  # Id of the profile.
     file: str  # The written file.
     measured_on: str | None  # Measured device; None for `RELATIVES` and for a table of networks.
-    held_out: dict[str, FitRow]  # Each fit by processor, core set and precision.
+    held_out: dict[str, FitRow]  # Cross-validation of each fit, by processor, core set and precision.
     warnings: list[str]  # Warnings for the user.
 
 
 class NetworkTable(msgspec.Struct, frozen=True, kw_only=True):
-    """How to read NETWORKS.csv."""
+    """Options for NETWORKS.csv."""
 
     statistic: Annotated[
         Literal["least", "median", "mean"], typer.Option(help="Which statistic of several runs NETWORKS.csv contains.")
@@ -129,7 +129,7 @@ def profile_fit(
 
 
 def _from_tables(out: Output, measurements: str, profile: "DeviceProfile", measured_on: str | None, target: Path) -> dict[str, FitRow]:
-    """Fit and write kernel models; returns their cross-validation."""
+    """Fit and write kernel models, and return their cross-validation."""
     from predictors.fits import FitFile, write_fits
     from predictors.fitting.fit import fit_device
 
@@ -145,7 +145,7 @@ def _from_tables(out: Output, measurements: str, profile: "DeviceProfile", measu
 
 
 def _from_networks(out: Output, table: str, device: str, target: Path, networks: NetworkTable) -> dict[str, FitRow]:
-    """Return the calibrate a profile by times of whole networks, and write it; returns how well each network is predicted by the others."""
+    """Fit a profile to times of whole networks, write it, and return its cross-validation."""
     from predictors.devices import PROFILE_FOLDER, list_devices, profile_path
     from predictors.files import write_whole
     from predictors.fits import PriorFile, prior_path, write_fits
@@ -206,10 +206,10 @@ def _from_networks(out: Output, table: str, device: str, target: Path, networks:
 
 
 def _profile_text(text: str, profile_id: str, rewrites: Sequence[str]) -> str:
-    """Return a profile's TOML under an id; its defaults stay as they are."""
+    """Return a profile's TOML with another id and default rewrites."""
     text = re.sub(rf"^{_CALIBRATED_COMMENT}.*\n", "", text)
     if f'\nid = "{profile_id}"\n' not in text:
-        # names belong to one profile
+        # an alias must belong to one profile only
         text = re.sub(r"^aliases = .*\n", "", text, flags=re.MULTILINE)
         text = re.sub(r'^id = ".*"', f'id = "{profile_id}"', text, count=1, flags=re.MULTILINE)
     names = ", ".join(f'"{name}"' for name in rewrites)
@@ -222,7 +222,7 @@ def _check_parent(target: Path) -> None:
 
 
 def _from_relatives(out: Output, profile: "DeviceProfile", target: Path) -> dict[str, FitRow]:
-    """Derive and write priors from the shipped profiles; returns their cross-validation."""
+    """Derive and write priors from the shipped profiles, and return their cross-validation."""
     from predictors.devices import list_devices
     from predictors.fits import PriorFile, write_fits
     from predictors.fitting.priors import fit_priors
@@ -238,12 +238,12 @@ def _from_relatives(out: Output, profile: "DeviceProfile", target: Path) -> dict
 
 
 def _fit_name(fit: Any) -> str:
-    """Return the subject of a fit or a prior."""
+    """Return the processor, core set and precision of a fit or prior as a name."""
     return f"{fit.processor}[{fit.core_set}] {fit.precision}"
 
 
 def _fit_row(fit: Any, judged: Any, groups: int, **more: Any) -> FitRow:
-    """Return how well a fit or a prior predicts what was left out of it."""
+    """Return the cross-validation of a fit or prior as a row."""
     shares = {key: getattr(judged, key) for key in ("networks", "within_20", "mape", "coverage")}
     return FitRow(groups=groups, low=fit.interval.low, high=fit.interval.high, **{"within_10": None} | shares | more)
 
@@ -253,7 +253,7 @@ def _show_fits(console: "Console", answer: FitAnswer) -> None:
 
     calibrated = any(row.measure_next for row in answer.held_out.values())
     what = "networks" if calibrated else "chips" if answer.measured_on is None else "families"
-    # each network is a group of its own where networks are left out one by one
+    # if networks are left out one by one, the number of groups equals the number of networks
     counts = (">networks",) if calibrated else (f">{what}", ">networks")
     numbers = (*counts, ">within ±10 %", ">±20 %", ">mean error", ">in the 90 % interval", ">interval")
     rows = []

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from scheduler.runtime.session import Session
     from scheduler.runtime.trace import Trace
 
-#: Traced inferences; more would only make the file slow to open.
+#: Maximum number of traced inferences; more would only make the file slow to open.
 MAX_TRACED = 10
 
-#: Relative width of the ratios' intervals to measure until, without a number of rounds.
+#: Relative width of the ratios' intervals at which measurements end, without a number of rounds.
 WIDTH = 0.03
 
 
@@ -39,7 +39,7 @@ def _priority(text: str) -> "Priority":
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of a run, wherever it is."""
+    """Options of a run, on any machine."""
 
     mapping: DelegateMap = NO_PLACES
     processors: Processors = None
@@ -112,7 +112,7 @@ def run(out: Output, bundle: BundleFolder, options: RunOptions, html: Html = Non
         time_limit=options.time_limit,
     ) as session:
         _tell_placements(out, session, options.priority)
-        # the answer takes seconds to minutes
+        # a note, because the answer takes seconds to minutes
         out.note(f"measuring {loaded.manifest.model.name}")
         repeat, warmup = options.repeat, options.warmup
         effort = Effort(warmup=warmup, width=WIDTH) if repeat is None else Effort(repeat, warmup)
@@ -164,7 +164,7 @@ def _tell_placements(out: Output, session: "Session", priority: str | None) -> N
 
 
 def _dsp(options: RunOptions) -> "dict[str, Delegate]":
-    """Return the dsp delegate, if it runs compiled code of the bundle."""
+    """Return the dsp delegate if it should run the bundle's compiled code; empty otherwise."""
     from scheduler.delegates import DspDelegate
 
     if options.dsp_code is None:
@@ -177,7 +177,7 @@ def _dsp(options: RunOptions) -> "dict[str, Delegate]":
 
 
 def _tracks(session: "Session", result: "Benchmark", out: Output) -> "dict[str, Sequence[Trace]]":
-    """Return the groups of the timeline: measured, measured with several inferences in flight, and predicted on the device."""
+    """Return the traces of the timeline by group: measured, with several inferences in flight, and predicted on the device."""
     from predictors.devices import load_device
     from predictors.errors import StretchError
     from scheduler.simulate.clock import predicted_trace

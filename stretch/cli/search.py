@@ -15,7 +15,7 @@ from stretch.cli.output import Output, import_torch, only_flags
 from stretch.cli.pages import Html, check_picture
 from stretch.cli.planner import FrontPlan
 
-#: Parameters that a pair of networks takes.
+#: Parameters that apply to a pair of networks.
 PAIR = (
     "model other device top within change config_file input_shape out trust_code alpha beta kinds lossless objective precision processors"
 )

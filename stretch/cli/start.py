@@ -1,4 +1,4 @@
-"""Ctrl-C while the command line is still being imported: the sentence and the exit code of later."""
+"""Ctrl-C during the import of the command line, with the same message and exit code as later."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ SCHEMA = 1
 
 
 def end_at_interrupt() -> None:
-    """Let Ctrl-C end this process at once, until `started`; only where it is the program `stretch`, and Ctrl-C does as usual."""
+    """Let Ctrl-C end this process at once, until `started`; only in the program `stretch` with the default handler."""
     if os.path.basename(sys.argv[0]) == "stretch" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
 
@@ -23,7 +23,7 @@ def started() -> None:
 
 
 def _end(*_: object) -> None:
-    # an exception could be caught, or become another one, in an imported module
+    # an imported module might catch or replace an exception
     from stretch import __version__
 
     if "--json" in sys.argv:

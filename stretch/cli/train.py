@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from stretch.train.loop import Epoch, Listener, Run
     from stretch.train.session import TrainAnswer
 
-#: Steps of the progress bar of a refinement: read, images, two comparisons, twenty evaluations and the files of a typical bundle.
+#: Steps of a refinement's progress bar: read, images, two comparisons, twenty evaluations and the files of a typical bundle.
 REFINING = 36
 
 #: Seconds after Ctrl-C for removing unfinished files.
@@ -80,7 +80,7 @@ def train(
     if gpus > 1 and "RANK" not in os.environ:
         raise typer.Exit(_torchrun(gpus, out))
     import_torch("train")
-    # of a run of many processes the first one speaks
+    # only the first process of a distributed run prints
     out.quiet = out.quiet or os.environ.get("RANK", "0") != "0"
     with out.progress("training") as step:
         done = train_recipe(recipe, folder, options, listener=_listener(out, step, epochs))
@@ -90,7 +90,7 @@ def train(
 
 
 def _refine(out: Output, bundle: Path, images: Path, options: RefineOptions, folder: Path | None) -> None:
-    """Distil a bundle's network from its original, and measure their agreement."""
+    """Refine a bundle's network towards its original, and show their agreement."""
     kept = checkpoint_folder(folder or bundle, options.checkpoint)
     try:
         with out.progress("refining", total=REFINING) as progress:
@@ -136,7 +136,7 @@ def _listener(out: Output, step: "Callable[..., None]", epochs: int) -> "Listene
 
 
 def _torchrun(gpus: int, out: Output) -> int:
-    """Return the restart this command under torchrun, one process per GPU; a failing process prints its own error."""
+    """Run this command again under torchrun, one process per GPU, and return the exit code; a failing process prints its own error."""
     import_torch("train")
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -145,9 +145,9 @@ def _torchrun(gpus: int, out: Output) -> int:
     words = [*sys.argv[1:]]
     start = words.index("train") + 1 if "train" in words else 0
     out.note(f"starting {gpus} processes")
-    # Otherwise the launcher sets one thread per process and warns.
+    # otherwise the launcher sets one thread per process and warns
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(available_cores()) // gpus)))
-    logging.disable(logging.CRITICAL)  # each of the launcher's loggers has its own level
+    logging.disable(logging.CRITICAL)  # the launcher's loggers have separate levels
     folder = tempfile.TemporaryDirectory(prefix="nn-stretch-")
     os.environ[SPEAKER_VARIABLE] = str(Path(folder.name, "failed"))
     try:

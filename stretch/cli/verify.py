@@ -1,4 +1,4 @@
-"""`stretch verify`: is a bundle whole, and are its results right?"""
+"""`stretch verify`: check that a bundle is complete and its results are correct."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,1 +1,1 @@
-"""Profiling a machine: random networks, their measured times, and the profile fitted to them."""
+"""Profile a machine: random networks, their measured times, and the fitted profile."""

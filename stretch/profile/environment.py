@@ -1,11 +1,11 @@
-"""Installed packages and facts of this machine: for bug reports and for records of measurements."""
+"""Installed packages and properties of this machine, for bug reports and records of measurements."""
 
 import ctypes.util
 import platform
 from importlib import import_module, metadata
 from pathlib import Path
 
-#: Our import packages: names that other distributions use too.
+#: The project's import packages, whose names other distributions use too.
 OURS = ("stretch", "scheduler", "predictors")
 
 #: Distributions whose versions explain most differences between machines.
@@ -38,18 +38,18 @@ def version(distribution: str) -> str | None:
 
 
 def folder(package: str) -> Path:
-    """Return where a package is imported from."""
+    """Return the folder from which a package is imported."""
     return Path(import_module(package).__file__ or "").resolve().parent
 
 
 def other_owner(package: str) -> str | None:
-    """Return a distribution other than ours that says it installs a package of this name."""
+    """Return another distribution that states that it installs a package of this name; None without one."""
     owners = metadata.packages_distributions().get(package, [])
     return next((owner for owner in owners if owner != "nn-stretch"), None)
 
 
 def processor_name() -> str:
-    """Return the name of the processor, as the system reports it."""
+    """Return the name of the processor as the system reports it."""
     info = Path("/proc/cpuinfo")
     if info.is_file():
         for line in info.read_text(errors="replace").splitlines():
@@ -60,12 +60,12 @@ def processor_name() -> str:
 
 
 def opencl_devices() -> str | None:
-    """OpenCL devices if pyopencl is installed, else the loader library, else None."""
+    """Return the OpenCL devices if pyopencl is installed, else the loader library; None without either."""
     if version("pyopencl") is None:
         return ctypes.util.find_library("OpenCL")
     from scheduler.delegates import get_delegate
 
-    # the delegate goes first: it may load a driver's library in place of the one that pyopencl brings
+    # ask the delegate first: it may load a driver's library in place of pyopencl's
     if get_delegate("opencl").unavailable():
         return None
     import pyopencl

@@ -1,4 +1,4 @@
-"""Where kernels are timed, and their files."""
+"""Processors to measure, and the files of the measured networks."""
 
 import json
 import os
@@ -23,12 +23,12 @@ from scheduler.placement.mapping import drivers, first_driver
 
 @dataclass(frozen=True)
 class ProfiledProcessor:
-    """A processor with one core set."""
+    """A processor with one core set, to be measured."""
 
-    family: str  # Such as ``cpu``.
-    core_set: str  # Such as ``1core``.
+    family: str  # Name of the processor, such as ``cpu``.
+    core_set: str  # Name of the core set, such as ``1core``.
     delegate: str  # Name of its delegate.
-    precision: str  # Precision of the networks that it is timed with.
+    precision: str  # Precision of the measured networks.
     cores: tuple[int, ...]  # CPU cores that it computes on; empty for other devices.
     share: float  # Relative share of the measuring time.
 
@@ -39,7 +39,7 @@ class ProfiledProcessor:
 
     @property
     def backend(self) -> str:
-        """The name of the backend's fusion rules."""
+        """Name of the backend's fusion rules."""
         return get_delegate(self.delegate).fuses
 
     @property
@@ -53,11 +53,11 @@ class ProfiledProcessor:
 
     @property
     def runs_on(self) -> str:
-        """The delegate that runs plans made with its times; empty for the usual one of a CPU."""
+        """Delegate for plans with its times; empty for the CPU's default delegate."""
         return "" if self.delegate == HOST else self.delegate
 
     def create(self) -> Delegate:
-        """Create its delegate, with untuned kernels, as gains of tuning depend on which shapes were tuned."""
+        """Create its delegate with untuned kernels, because gains of tuning depend on the tuned shapes."""
         return get_delegate(self.delegate).create_untuned(self.cores)
 
     @property
@@ -67,7 +67,7 @@ class ProfiledProcessor:
 
     @property
     def caller(self) -> tuple[int, ...]:
-        """Cores for the calling thread: those of the processor, unless the delegate computes on another thread."""
+        """Cores for the calling thread: the processor's cores, unless the delegate computes on another thread."""
         if not get_delegate(self.delegate).asynchronous:
             return self.cores
         return tuple(core for core in available_cores() if core not in self.cores)
@@ -77,7 +77,7 @@ def find_processors(processors: Sequence[str] = ()) -> list[ProfiledProcessor]:
     """Find the processors of this machine, the CPU with all its core sets first.
 
     Args:
-        processors: Such as ``cpu``, ``gpu``, ``cpu[1core]``, ``cpu=openvino`` or ``cpu=openvino/int8``; empty for all with an available delegate.
+        processors: Names such as ``cpu``, ``gpu``, ``cpu[1core]``, ``cpu=openvino`` or ``cpu=openvino/int8``; empty for all with an available delegate.
     """
     places_by_family: dict[str, list[ProfiledProcessor]] = {}
     for entry in processors or [HOST, *(kind for kind in ("gpu", "npu") if any(_available_delegates(_delegates_of(kind))))]:
@@ -99,7 +99,7 @@ def find_processors(processors: Sequence[str] = ()) -> list[ProfiledProcessor]:
 
 
 def _delegates_of(kind: str) -> dict[str, type[Delegate]]:
-    """Return the delegates that drive a kind of processor and report the times of its kernels."""
+    """Return the delegates for a kind of processor that report times of kernels."""
     return {name: delegate for name, delegate in drivers(kind) if delegate.fuses}
 
 
@@ -112,7 +112,7 @@ _SHARE = 4.0
 
 
 def _processors_of(family: str, chosen: str) -> list[ProfiledProcessor]:
-    # where no delegate that measures the processor is available the first says why
+    # if no delegate can measure the processor here, the first states the reason
     eligible = _delegates_of(family)
     asked, slash, precision = chosen.partition("/")
     name = asked or (HOST if family == HOST else first_driver(_available_delegates(eligible)) or next(iter(eligible), ""))
@@ -136,19 +136,19 @@ def _processors_of(family: str, chosen: str) -> list[ProfiledProcessor]:
     cores = available_cores()
     if family != HOST:
         return [ProfiledProcessor(family, "all", name, precision, cores[-1:] if delegate.needs_core() else (), _SHARE)]
-    # all cores for the CPU alone, all but one where another processor needs one for the thread that feeds it
+    # all cores for the CPU alone, and all but one for a second processor whose feeding thread needs a core
     counts = sorted({1, len(cores), *(count for count in (2, 4, len(cores) - 1) if 1 < count < len(cores))})
     return [ProfiledProcessor(family, f"{n}core{'s' if n > 1 else ''}", name, precision, cores[:n], 3.0 if n == 1 else 1.5) for n in counts]
 
 
-# Requests of a program on a board to the machine that started it: files that only that machine can make.
+# Requests of a program on a board to the connected machine, for files that only this machine can make.
 
-#: Names the descriptors that questions are written to and answers are read from, as the agent sets it.
+#: Environment variable with the file descriptors for questions and for answers, set by the agent.
 ASK_VARIABLE = "NN_STRETCH_ASKS"
 
 
 def ask_for_file(path: Path, question: str) -> None:
-    """Have a file made by the machine that started this program, and wait for it."""
+    """Request a file from the machine that started this program, and wait until it is written."""
     questions, answers = map(int, os.environ[ASK_VARIABLE].split(","))
     line = json.dumps({"file": str(path.absolute()), "question": question}).encode() + b"\n"
     try:
@@ -168,15 +168,15 @@ def ask_for_file(path: Path, question: str) -> None:
 
 Array = NDArray[np.float32]
 
-#: Length of the random sequence that weights repeat, larger than a core's caches.
+#: Length of the random sequence that weights repeat; it exceeds a core's caches.
 _POOL = 1 << 20
 
-#: Maximum size of weights on a board, in bytes.
+#: Maximum size of weights on a board, bytes.
 _MAX_BYTES = 1 << 30
 
 
 def write_network(graph: OpGraph, path: Path, precision: str = "fp32") -> Path:
-    """Write a graph with random weights in fp32, fp16 or int8; returns the path.
+    """Write a graph with random weights in fp32, fp16 or int8, and return the path.
 
     On a board, which has no torch, the connected machine creates the file.
     """
@@ -190,7 +190,7 @@ def write_network(graph: OpGraph, path: Path, precision: str = "fp32") -> Path:
     if precision == "fp16":
         model = to_half(model)
     elif precision == "int8":
-        # the time of integers does not depend on their values, so one sample is enough
+        # times in int8 do not depend on values, so one sample suffices
         model = quantise(model, [np.random.default_rng(0).standard_normal(graph.input.shape, np.float32)])
     save_onnx(model, path)
     return path
@@ -207,7 +207,7 @@ def answer_board(question: str) -> bytes:
 
 
 def make_weights(graph: OpGraph) -> dict[str, dict[str, Array]]:
-    """Return the weights that preserve the scale of activations (He et al. 2015), as denormals and infinities would change the times."""
+    """Return random weights that preserve the scale of activations (He et al. 2015), because denormals and infinities change times."""
     weights: dict[str, dict[str, Array]] = {}
     for op in graph.ops:
         shapes = graph.op_weights(op)
@@ -230,6 +230,6 @@ def _pool() -> Array:
 
 
 def weight_bytes(graph: OpGraph) -> int:
-    """Return the size of a graph's weights in its file, in bytes."""
+    """Return the size of a graph's weights in its file, bytes."""
     shapes: list[Mapping[str, Shape]] = [graph.op_weights(op) for op in graph.ops]
     return sum(4 * prod(shape) for tensors in shapes for shape in tensors.values())

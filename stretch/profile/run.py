@@ -55,15 +55,15 @@ from stretch.profile.places import ProfiledProcessor, write_network
 from stretch.profile.styles import MAX_MACS, STYLES, RandomNetwork, draw
 from stretch.profile.writing import Crossing, MeasuredProcessor, MeasurementTable, make_profile, valid_id
 
-# Active learning: measure the networks next on which the current fits disagree most.
+# Active learning: next, measure the networks on which the current fits disagree most.
 #
 # Query by committee (Seung, Opper and Sompolinsky 1992): fits to different halves of
-# the measurements agree where there is enough data.
+# the measurements agree if there is enough data.
 
 #: Size of the committee, and number of candidates per selected network.
 COMMITTEE, POOL = 4, 6
 
-#: Share of networks selected at random, as the committee may agree on a wrong prediction.
+#: Share of networks selected at random, because the committee may agree on a wrong prediction.
 EXPLORATION_SHARE = 0.5
 
 #: Number of cross-validation groups.
@@ -85,7 +85,7 @@ def fit_committee(rows: Sequence[TimedKernel], formula: Formula, grain: Grain, s
 
 
 def one_thread() -> AbstractContextManager[object]:
-    """Limit tree fitting to one thread: on small tables, and even more on busy machines, threads only wait for each other."""
+    """Return a context that limits tree fitting to one thread, because on small tables and busy machines threads only wait for each other."""
     # The library must be loaded before it can be limited.
     import sklearn.ensemble  # noqa: F401
     from threadpoolctl import threadpool_limits
@@ -95,9 +95,9 @@ def one_thread() -> AbstractContextManager[object]:
 
 
 def disagreement(committee: Committee, costs: Sequence[KernelCost], grain: Grain) -> float:
-    """Return the disagreement of the committee on a network: standard deviation of the logarithm of its time.
+    """Return the disagreement of the committee on a network: the standard deviation of the logarithm of its predicted time.
 
-    A kernel that a fit has no group for counts as much as all others together.
+    A kernel without a group in a fit counts as much as all others together.
     """
     times = np.array([fitted_times(groups, costs, grain) for groups in committee])
     row_sums = np.nansum(times, axis=1)
@@ -106,12 +106,12 @@ def disagreement(committee: Committee, costs: Sequence[KernelCost], grain: Grain
     return float(np.std(np.log(totals)))
 
 
-#: Maximum time of a network for large images, ms, and maximum factor on the sides of images.
+#: Maximum time of a network with large images, ms, and maximum factor on the sides of images.
 _LARGE_MS, _MAX_SCALE = 50.0, 4
 
 
 class Chooser:
-    """Draws and selects networks, using each seed of a style once."""
+    """Draws and selects networks; each seed of a style is used once."""
 
     def __init__(self, taken: Sequence[str]) -> None:
         self._seeds = dict.fromkeys(STYLES, 0)
@@ -124,7 +124,7 @@ class Chooser:
         self.rate = 0.0
 
     def _scale(self) -> int:
-        """Return the factor on the sides of the next network's images, above 1 in every third round of the styles if that takes no longer than `_LARGE_MS`."""
+        """Return the factor on the sides of the next network's images: above 1 in every third round of styles, within `_LARGE_MS`."""
         largest = min(_MAX_SCALE, int((_LARGE_MS * self.rate / MAX_MACS) ** 0.5))
         turn, usual = divmod(self._drawn // len(STYLES), 3)
         return 1 if usual != 1 or largest < 2 else 2 + turn % (largest - 1)
@@ -149,7 +149,7 @@ class Chooser:
 
 
 def family_of(name: str) -> str:
-    """Return the cross-validation group of a network; every group has networks of all styles, as users' networks have styles that were measured."""
+    """Return the cross-validation group of a network; every group has all styles, because users' networks have measured styles too."""
     style, _, number = name.rpartition("-")
     return f"draws {(STYLES.index(style) + int(number)) % GROUPS}"
 
@@ -163,17 +163,17 @@ MAX_TRIES = 3
 #: Number of networks before the first committee, and growth factor before it is fitted again.
 FIRST, GROWTH = 56, 1.3
 
-#: The machine is too noisy if at least this share of at least this many networks could not be timed.
+#: Share of untimed networks above which the machine is too noisy, and minimum number of networks for this decision.
 NOISY, AT_LEAST = 0.5, 12
 
-#: Factor on the fastest run of a reference network, above which the machine counts as slowed down.
+#: Factor on the reference network's fastest time, above which the machine counts as slowed down.
 MAX_SLOWDOWN = 1.15
 
-#: Style and seed of the reference network, and its name among those timed in turns.
+#: Style and seed of the reference network, and its name among the networks timed in turns.
 _WATCHED, _WATCH = ("residual", 1), "watch"
 
-#: Range of the profiler's sum of kernels relative to the network's fastest and median run; outside of it something
-#: disturbed the profiler. A profiler may slow each kernel down, as times are scaled to the network's.
+#: Range of the profiler's sum of kernels relative to the network's fastest and median run. A sum outside of it was
+#: disturbed. A profiler may slow all kernels down, because their times are scaled to the network's time.
 _SUMS = (0.7, 1.5)
 
 #: Seconds between saves.
@@ -187,16 +187,16 @@ Step = Callable[[str], None]
 
 @dataclass
 class CollectedMeasurements:
-    """Result of measuring one processor."""
+    """Result of the measurements on one processor."""
 
     place: ProfiledProcessor
-    measured: int = 0  # Networks timed in this run.
-    unsteady: int = 0  # Networks with unstable times.
-    slowed: int = 0  # Networks that were only timed while the machine was slowed down.
-    refused: int = 0  # Networks that the delegate cannot run.
+    measured: int = 0  # Number of networks timed in this run.
+    unsteady: int = 0  # Number of networks with unstable times.
+    slowed: int = 0  # Number of networks that were only timed while the machine was slowed down.
+    refused: int = 0  # Number of networks that the delegate cannot run.
 
     def check_noise(self) -> None:
-        """Raise an error if too many times are unstable."""
+        """Refuse a machine with too many unstable times."""
         tried = self.measured + self.unsteady
         if tried >= AT_LEAST and self.unsteady > NOISY * tried:
             raise StretchError(
@@ -231,7 +231,7 @@ class Collector:
         self._quickest = float("inf")
 
     def collect(self, seconds: float, step: Step = lambda doing: None, most: int | None = None) -> CollectedMeasurements:
-        """Measure until the time is used up."""
+        """Measure for `seconds`, or until `most` networks are measured."""
         end, saved = monotonic() + seconds, monotonic()
         try:
             with tempfile.TemporaryDirectory() as folder:
@@ -252,7 +252,7 @@ class Collector:
         return self._result
 
     def _runner(self, compiled: Compiled) -> Callable[[], None]:
-        """Run a network as a session does, with its input and output in memory of the delegate's choice."""
+        """Return a function that runs a network as a session does, with input and output in the delegate's memory."""
         return runner(compiled, self.place.caller, self._delegate.allocator())
 
     def _measured_names(self) -> list[str]:
@@ -262,7 +262,7 @@ class Collector:
         return (row.processor, row.core_set) == (self.place.family, self.place.core_set)
 
     def _fit_committee(self) -> Committee | None:
-        """Return the committee, fitted again once there is much more data."""
+        """Return the committee, fitted again after enough new data; None before the first fit."""
         count = len(self._measured_names())
         if count >= max(FIRST, self._appointed * GROWTH):
             rows = [TimedKernel(row.network, row.cost, row.ms) for row in self.table.kernels if self._is_own(row)]
@@ -274,7 +274,7 @@ class Collector:
         return disagreement(self._committee, [kernel.cost for kernel in self._fuser.fuse(graph)], GRAIN)
 
     def _measure(self, graphs: Sequence[OpGraph], folder: Path, end: float, watch: Callable[[], None]) -> None:
-        """Compile a batch and time it in turns, repeating unstable measurements."""
+        """Compile a batch of networks and time them in turns; repeat unstable measurements."""
         samples: list[_NetworkSample] = []
         for graph in graphs:
             # If compilation is slow, the time may be over before the batch is complete.
@@ -289,7 +289,7 @@ class Collector:
             samples.append(_NetworkSample(graph, file, self._runner(compiled)))
         self._time(samples, end, watch)
         for sample in samples:
-            # networks without a time are dropped: --resume draws them again
+            # drop networks without a time: --resume draws them again
             if sample.time is not None and sample.time.unsteady:
                 self._result.unsteady += 1
             elif sample.time is not None and monotonic() < end:
@@ -332,11 +332,11 @@ class Collector:
         self._result.measured += 1
 
     def _kernels(self, graph: OpGraph, file: Path, time: SteadyTime, launched: Sequence[Kernel]) -> list[float | None]:
-        """Return the times of kernels; None if every run of the profiler was disturbed.
+        """Return the times of kernels, ms; None for each if every run of the profiler was disturbed.
 
-        The times of kernels that the delegate added, such as layout changes, and the profiler's overhead are distributed:
-        the sum is the network's time. A processor with a queue of its own takes longer for a network by the hand-over, which is
-        measured by itself; its kernels have the times of its clock.
+        The times of kernels that the delegate added, such as layout changes, and the profiler's overhead are distributed, so that
+        the sum equals the network's time. On a processor with a queue, the network's time also includes the hand-over, which is
+        measured separately; its kernels have the times of its clock.
         """
         for _ in range(MAX_TRIES):
             operators, added = time_operators(self._delegate, file, self.place.caller, [op.name for op in graph.ops])
@@ -350,13 +350,13 @@ class Collector:
         return [None] * len(launched)
 
 
-#: Channels, input rows and output rows of the networks for hand-overs: the same work on large and small tensors.
+#: Channels, input rows and output rows of the networks for hand-overs: equal work on large and small tensors.
 HANDOVERS = ((16, 16, 16), (16, 112, 112), (64, 112, 112), (64, 112, 1), (64, 56, 56), (128, 56, 1), (16, 32, 1))
 
-#: The one that is also timed behind a running kernel.
+#: Shape of the network that is also timed after a running kernel.
 READ_SHAPE = (64, 56, 56)
 
-#: Runs per hand-over, of which the median is used.
+#: Number of runs per hand-over; the result is their median.
 _HANDINGS = 25
 
 #: Channels and rows of the compute-bound and the memory-bound network.
@@ -364,7 +364,7 @@ _COMPUTING, _MOVING = (256, 28), (64, 160)
 
 
 def measure_crossing(host: ProfiledProcessor, other: ProfiledProcessor, end: float = inf) -> Crossing:
-    """Measure the link between the host and another processor, and their contention."""
+    """Measure the link between the host and another processor, and their contention, until about `end`."""
     with tempfile.TemporaryDirectory() as folder:
         return Crossing(
             fit_link(_handovers(host, other, Path(folder), end)),
@@ -377,8 +377,8 @@ def measure_crossing(host: ProfiledProcessor, other: ProfiledProcessor, end: flo
 
 def _handovers(host: ProfiledProcessor, place: ProfiledProcessor, folder: Path, end: float) -> list[Handover]:
     delegate = place.create()
-    # a delegate that blocks its caller gets a thread when a bundle runs, and handing over to the thread and back is
-    # part of every exchange
+    # a delegate that blocks its caller gets a thread when a bundle runs, and the hand-over to the thread and back is
+    # part of every transfer
     worker = None if delegate.asynchronous else HandoverTimer(host.cores, place.cores)
     runs = {}
     files = {}
@@ -394,7 +394,7 @@ def _handovers(host: ProfiledProcessor, place: ProfiledProcessor, folder: Path, 
             for name, time in time_steadily(runs, place.serial, max_rounds=MIN_ROUNDS if monotonic() > end else MAX_ROUNDS).items()
         }
     else:
-        # the processor is kept busy on its thread, then the host on the caller's
+        # keep the processor busy on its thread, then the host on the caller's thread
         working, waiting = (
             processor.create().compile(write_network(compute_bound_network(), folder / f"{processor.family}.onnx", processor.precision))
             for processor in (place, host)
@@ -407,7 +407,7 @@ def _handovers(host: ProfiledProcessor, place: ProfiledProcessor, folder: Path, 
 
 
 def handover_network(channels: int, rows: int, out: int) -> OpGraph:
-    """Return a network with almost no computation."""
+    """Return a network with almost no computation, for hand-overs."""
     drawing = RandomNetwork(np.random.default_rng(0), "relu")
     x = drawing.act(drawing.add("input", shape=(1, channels, rows, rows)))
     if out == 1:
@@ -416,13 +416,13 @@ def handover_network(channels: int, rows: int, out: int) -> OpGraph:
 
 
 def sizes(graph: OpGraph) -> tuple[int, int]:
-    """Return the bytes of a network's input and output."""
+    """Return the sizes of a network's input and output, bytes."""
     read, written = (4 * int(np.prod(shape)) for shape in (graph.input.shape, graph.by_name[graph.output].shape))
     return read, written
 
 
 def _reads(host: ProfiledProcessor, place: ProfiledProcessor, folder: Path, end: float) -> TransferTimes | None:
-    """Return the exchanges with an idle queue and behind a kernel, and the host's wake-up; None of a delegate that has no queue."""
+    """Return transfer times with an idle queue and after a kernel, and the host's wake-up time; None for a delegate without a queue."""
     delegate = place.create()
     try:
         invocations, graph = [], handover_network(*READ_SHAPE)
@@ -439,14 +439,14 @@ def _reads(host: ProfiledProcessor, place: ProfiledProcessor, folder: Path, end:
             with pinned(place.caller[:1]):
                 invocations[1].run()
 
-        # threads of the host's delegate have the cores of the thread that compiles
+        # threads of the host's delegate inherit the cores of the compiling thread
         return replace(reads, resume_ms=_resume_ms(host, wait, folder, end))
     finally:
         delegate.close()
 
 
 def _resume_ms(host: ProfiledProcessor, wait: Callable[[], object], folder: Path, end: float) -> float:
-    """Time beyond its kernels that a small network takes on a host after a wait for another processor: its threads sleep by then."""
+    """Return the additional time of a small network on a host after a wait for another processor, when its threads sleep, ms."""
     delegate = host.create()
     try:
         graph, times = handover_network(*READ_SHAPE), list[float]()
@@ -463,13 +463,13 @@ def _resume_ms(host: ProfiledProcessor, wait: Callable[[], object], folder: Path
 
 
 def _kernels_ms(delegate: Delegate, place: ProfiledProcessor, graph: OpGraph, file: Path) -> float:
-    """Return the times of a network's kernels, and of those that the delegate added."""
+    """Return the total time of a network's kernels, including kernels that the delegate added, ms."""
     operators, added = time_operators(delegate, file, place.caller, [op.name for op in graph.ops])
     return sum(operators.values()) + added
 
 
 def _after_work(runs: Mapping[str, Callable[[], float]], busy: Sequence[Callable[[], object]], end: float) -> dict[str, float]:
-    """Return the median times of hand-overs in turns, each after work on both processors, which evicts caches and lets threads sleep."""
+    """Return the median times of hand-overs, ms, measured in turns after work on both processors, which evicts caches and lets threads sleep."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(_HANDINGS):
         if number >= MIN_ROUNDS and monotonic() > end:
@@ -482,7 +482,7 @@ def _after_work(runs: Mapping[str, Callable[[], float]], busy: Sequence[Callable
 
 
 class HandoverTimer:
-    """A worker thread on a processor's cores and a waiting caller on the host's, as in the scheduler."""
+    """A worker thread on a processor's cores and a waiting caller on the host's cores, as in the scheduler."""
 
     def __init__(self, host: tuple[int, ...], cores: tuple[int, ...]) -> None:
         self._host = host
@@ -491,13 +491,13 @@ class HandoverTimer:
         self._thread.start()
 
     def time_handover(self, work: Callable[[], None]) -> Callable[[], float]:
-        """Return a function that runs work on the thread, waits for it, and returns the overhead in ms."""
+        """Return a function that runs work on the thread, waits for its end, and returns the overhead in ms."""
 
         def timed() -> None:
             start, error = perf_counter_ns(), None
             try:
                 work()
-            except BaseException as raised:  # it belongs to the caller
+            except BaseException as raised:  # the caller raises it
                 error = raised
             self._completions.put((error, start, perf_counter_ns()))
 
@@ -514,13 +514,13 @@ class HandoverTimer:
         return run
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._thread.inbox.put(None)
         self._thread.join()
 
 
 def compute_bound_network(layers: int = 2) -> OpGraph:
-    """Return a network that products limit."""
+    """Return a network that is limited by computation."""
     drawing = RandomNetwork(np.random.default_rng(0), "relu")
     x = drawing.add("input", shape=(1, _COMPUTING[0], _COMPUTING[1], _COMPUTING[1]))
     for _ in range(layers):
@@ -529,7 +529,7 @@ def compute_bound_network(layers: int = 2) -> OpGraph:
 
 
 def memory_bound_network(layers: int = 4) -> OpGraph:
-    """Return a network that memory limits."""
+    """Return a network that is limited by memory bandwidth."""
     drawing = RandomNetwork(np.random.default_rng(0), "relu")
     x = drawing.add("input", shape=(1, _MOVING[0], _MOVING[1], _MOVING[1]))
     first = drawing.act(x)
@@ -538,12 +538,12 @@ def memory_bound_network(layers: int = 4) -> OpGraph:
     return OpGraph.build("moving", drawing.ops, x)
 
 
-#: Least ms of work next to other work, and most layers of it: threads that wake up and a queue that is filled take a part of shorter work.
+#: Minimum time of parallel work, ms, and maximum number of its layers; for shorter work, waking threads and filling a queue take a large share.
 _LONG_MS, _MOST_LAYERS = 4.0, 64
 
 
 def _long_network(delegate: Delegate, place: ProfiledProcessor, network: Callable[[int], OpGraph], folder: Path) -> Compiled:
-    """Return a network of as many layers as its processor computes in `_LONG_MS`."""
+    """Return a compiled network with enough layers to take at least `_LONG_MS`."""
     layers = 2
     while True:
         graph = network(layers)
@@ -559,8 +559,8 @@ def _long_network(delegate: Delegate, place: ProfiledProcessor, network: Callabl
 def _run_in_parallel(
     host: ProfiledProcessor, other: ProfiledProcessor, network: Callable[[int], OpGraph], folder: Path, end: float
 ) -> tuple[float, float]:
-    """Return the slowdown factors of the host and the other processor; `network` makes a network with a number of layers."""
-    # a thread that feeds a queue has a core of its own when a bundle runs, where there is one
+    """Return the slowdown factors of the host and the other processor; `network` makes a network from a number of layers."""
+    # when a bundle runs, the thread that feeds a queue has a separate core if possible
     free = tuple(core for core in other.caller if core not in host.cores) or other.caller
     runs, delegates = [], []
     for place, cores in ((host, host.caller), (other, free)):
@@ -578,17 +578,17 @@ _RESERVED_S, _RESERVED = 20.0, 0.3
 
 @dataclass(frozen=True)
 class ProfileResult:
-    """Result of a profile."""
+    """Result of profiling a machine."""
 
     profile: Path
-    measurements: Path  # A folder.
-    collected: list[CollectedMeasurements]  # Results of this run by processor.
-    crossings: Mapping[str, Crossing]  # Links and contention by processor that is not the CPU.
-    fits: list[Fit | Prior]  # Fits to kernels, and to whole networks where there were none.
+    measurements: Path  # Folder of the measurements.
+    collected: list[CollectedMeasurements]  # Results of this run, by processor.
+    crossings: Mapping[str, Crossing]  # Links and contention, by processor other than the CPU.
+    fits: list[Fit | Prior]  # Fits to kernels, or to whole networks without times of kernels.
 
 
 def open_table(name: str, out: Path, places: Sequence[ProfiledProcessor], resume: bool) -> MeasurementTable:
-    """Return the folder of measurements of a profile."""
+    """Open or create the folder of measurements of a profile."""
     check_target(name, out)
     runtimes = "; ".join(sorted({f"{place.family}: {place.runtime}" for place in places}))
     notes = f"{machine()}; {runtimes}; medians of runs in turns, kernels by the delegates' profilers, in networks with made-up weights"
@@ -597,7 +597,7 @@ def open_table(name: str, out: Path, places: Sequence[ProfiledProcessor], resume
 
 
 def check_target(name: str, out: Path) -> None:
-    """Check the name and the folder of a profile."""
+    """Check the name of a profile, and that its folder is writable."""
     if not valid_id(name):
         raise UsageError(f"`{name}` cannot be the name of a profile", "use letters, digits, `_`, `.` and `-`")
     if not out.is_dir():
@@ -607,7 +607,7 @@ def check_target(name: str, out: Path) -> None:
 
 
 def machine() -> str:
-    """This machine in words."""
+    """Return a description of this machine."""
     cores = len(available_cores())
     return f"{processor_name()}, {cores} core{'s' if cores > 1 else ''} available, {platform.system()}"
 
@@ -620,10 +620,10 @@ def profile_machine(
     step: Step = lambda doing: None,
     most: int | None = None,
 ) -> ProfileResult:
-    """Measure, fit and write ``<name>.toml`` and ``<name>.fit.json`` next to the folder of measurements.
+    """Measure and fit a machine, and write ``<name>.toml`` and ``<name>.fit.json`` next to the folder of measurements.
 
     Args:
-        most: Maximum number of networks per processor; None for as many as the time allows.
+        most: Maximum number of networks per processor; only limited by time if None.
     """
     crossings = {}
     end, others = monotonic() + seconds, [place for place in places if place.family != HOST]
@@ -656,10 +656,10 @@ def _path(name: str, table: MeasurementTable) -> Path:
 def write_profile(
     name: str, places: Sequence[MeasuredProcessor], table: MeasurementTable, crossings: Mapping[str, Crossing], title: str | None = None
 ) -> list[Fit | Prior]:
-    """Fit the measurements and write the profile, with what was fitted; all files appear once all are complete.
+    """Fit the measurements, and write the profile with its fits; all files appear when all are complete.
 
     Args:
-        title: The machine in words; None for this one.
+        title: Description of the machine; this machine if None.
     """
     path = _path(name, table)
     text = tomli_w.dumps(make_profile(name, title or machine(), places, table, crossings))
@@ -677,7 +677,7 @@ def write_profile(
         if calibrated:
             write_fits(prior_path(draft), PriorFile(name, command, tuple(calibrated)))
         with deferred_interrupts():
-            # A profile without fits is valid, one with fits of another profile is not.
+            # remove old fits first, because a profile is valid without fits, but not with fits of another profile
             for beside in (fit_path, prior_path):
                 beside(path).unlink(missing_ok=True)
             os.replace(draft, path)
@@ -687,25 +687,25 @@ def write_profile(
 
 
 def held_out(fit: Fit | Prior) -> HeldOut | LeftOut:
-    """Return how well networks were predicted that it was not made from."""
+    """Return the errors of a fit on networks outside of it."""
     return fit.held_out if isinstance(fit, Fit) else fit.left_out
 
 
 def _fit(draft: DeviceProfile, table: MeasurementTable) -> list[Fit]:
-    """Return the fits of processors that report times of kernels, or have a formula for whole networks; none where nothing does."""
+    """Return the fits of processors with times of kernels, or with a formula for whole networks; empty without any."""
     try:
         return [judged.fit for judged in fit_device(table, draft)]
     except TooFewMeasurementsError:
         return []
 
 
-#: Most networks that calibrate a place: each is left out once to see how well the others predict it.
+#: Maximum number of networks to calibrate a processor, because each is left out once for the error.
 _CALIBRATING = 48
 
 
 def _calibrate(draft: DeviceProfile, places: Sequence[MeasuredProcessor], table: MeasurementTable) -> list[Prior]:
-    """Return the priors of places by the times of whole networks."""
-    # SciPy takes half a second, which the command line's help does not wait for
+    """Return priors of processors, fitted to the times of whole networks."""
+    # import SciPy late: it takes half a second, which would delay the command line's help
     from predictors.fitting.priors import NetworkTime, calibrate
 
     priors: list[Prior] = []

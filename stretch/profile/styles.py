@@ -1,7 +1,7 @@
-"""Random networks in the styles of real ones, whose shapes and sequences of kernels cover those of real networks.
+"""Random networks in the styles of real ones, with similar shapes and sequences of kernels.
 
-Kernels timed in isolation would include layout changes that networks avoid, so
-whole networks are measured, of small depth and any width.
+Kernels timed alone would include layout changes that networks avoid, so
+whole networks of small depth and any width are measured.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ _NORM: dict[str, Attr] = {"eps": 1e-5, "momentum": 0.1, "affine": True}
 
 @dataclass
 class RandomNetwork:
-    """Operators so far."""
+    """A random network under construction."""
 
     rng: np.random.Generator  # Source of randomness.
     activation: str  # Default activation of the network.
@@ -35,26 +35,26 @@ class RandomNetwork:
 
     @classmethod
     def of(cls, rng: np.random.Generator, size: int) -> "RandomNetwork":
-        """Begin with a three-channel image and a random activation."""
+        """Return a network with a three-channel image as input and a random activation."""
         drawing = cls(rng, str(rng.choice(ACTIVATIONS, p=_ACTIVATION_SHARES)))
         drawing.add("input", shape=(1, 3, size, size))
         return drawing
 
     @property
     def last(self) -> str:
-        """The newest operator."""
+        """Name of the last operator."""
         return self.ops[-1].name
 
     def channels(self, name: str) -> int:
-        """Return the channels of a result."""
+        """Return the number of channels of an operator's output."""
         return self.shapes[name][1]
 
     def size(self, name: str) -> int:
-        """Return the rows of a result."""
+        """Return the number of rows of an operator's output."""
         return self.shapes[name][2]
 
     def add(self, kind: str, *inputs: str, **attrs: Attr) -> str:
-        """Add an operator; returns its name."""
+        """Add an operator and return its name, as all methods below do."""
         name = "x" if kind == "input" else f"{kind}_{len(self.ops)}"
         self.shapes[name] = kind_of(kind).shape([self.shapes[name_read] for name_read in inputs], attrs)
         self.ops.append(Op(name, kind, inputs, attrs))
@@ -72,12 +72,12 @@ class RandomNetwork:
         )  # fmt: skip
 
     def act(self, x: str, kind: str | None = None) -> str:
-        """Add the network's activation, or another."""
+        """Add the network's activation, or another kind."""
         kind = kind or self.activation
         return self.add(kind, x, **_SETTINGS.get(kind, {}))
 
     def norm(self, x: str) -> str:
-        """Return the batch normalisation."""
+        """Add batch normalisation."""
         return self.add("batch_norm", x, **_NORM)
 
     def unit(self, x: str, out: int, kernel: int = 1, stride: int = 1, groups: int = 1, act: bool = True) -> str:
@@ -86,7 +86,7 @@ class RandomNetwork:
         return self.act(x) if act else x
 
     def depthwise(self, x: str, kernel: int, stride: int = 1, act: bool = True) -> str:
-        """Like `unit`, depthwise."""
+        """Add a depthwise `unit`."""
         return self.unit(x, self.channels(x), kernel, stride, self.channels(x), act)
 
     def squeeze(self, x: str) -> str:
@@ -98,7 +98,7 @@ class RandomNetwork:
         return self.add("mul", x, gate)
 
     def pool(self, x: str, kind: str = "max_pool", kernel: int = 3, stride: int = 2) -> str:
-        """Return a pooling window."""
+        """Add pooling."""
         edge = kernel // 2 if kernel % 2 else 0
         settings: dict[str, Attr] = {"dilation": (1, 1)} if kind == "max_pool" else {"count_include_pad": True}
         return self.add(kind, x, kernel=(kernel, kernel), stride=(stride, stride), padding=(edge,) * 4, ceil_mode=False, **settings)
@@ -110,16 +110,16 @@ class RandomNetwork:
         return max(low, round(value / step) * step)
 
     def chance(self, share: float) -> bool:
-        """Return the true with this probability."""
+        """Return True with this probability."""
         return bool(self.rng.random() < share)
 
     def finish(self, name: str) -> OpGraph:
-        """Add global average pooling and a classifier; returns the network."""
+        """Add global average pooling and a classifier, and return the network."""
         x = self.add("global_avg_pool", self.last, keepdims=False)
         return OpGraph.build(name, self.ops, self.add("linear", x, out_features=int(self.rng.choice([10, 100, 1000])), bias=True))
 
 
-#: Draws one stage in a style, from an input tensor, a width and a stride; returns its output.
+#: Draws a stage in a style, from an input tensor, a width and a stride, and returns its output.
 Stage = Callable[[RandomNetwork, str, int, int], str]
 
 styles: Registry[Stage] = Registry("style")
@@ -128,15 +128,15 @@ styles: Registry[Stage] = Registry("style")
 _SIZES = (96, 128, 160, 192, 224, 256, 288)
 _SHARES = (0.05, 0.1, 0.1, 0.1, 0.45, 0.15, 0.05)
 
-#: Maximum multiply-accumulates of a network for images of these sizes, so that one run takes a fraction of a second on a phone.
+#: Maximum multiply-accumulates of a network with images of these sizes, so that a run takes a fraction of a second on a phone.
 MAX_MACS = 2.5e9
 
 
 def draw(style: str, seed: int, scale: int = 1) -> OpGraph:
-    """Draw a network of a style; the same arguments give the same network.
+    """Draw a network of a style; equal arguments yield equal networks.
 
     Args:
-        scale: Factor on the sides of images, for processors whose kernels for usual images are too short to show their speed.
+        scale: Factor on the sides of images, for fast processors whose kernels on usual images are too short.
     """
     name = f"{style}-{seed:05d}"
     attempt = 0
@@ -156,7 +156,7 @@ def _draw(style: str, name: str, rng: np.random.Generator, scale: int) -> OpGrap
     for stage in range(4):
         small = drawing.size(x) <= 7
         if stage < first and not small:
-            # Skipping the sizes of early stages lets each network concentrate on some sizes.
+            # skip the sizes of early stages, so that each network covers some sizes well
             x = drawing.pool(x) if drawing.chance(0.7) else drawing.unit(x, drawing.width(16, 64), 1, 2)
             width = int(width * rng.uniform(1.3, 2))
             continue
@@ -190,7 +190,7 @@ def _plain(drawing: RandomNetwork, x: str, width: int, stride: int) -> str:
 
 
 def _shortcut(drawing: RandomNetwork, x: str, y: str, stride: int) -> str:
-    """Add the sum of a block and its shortcut."""
+    """Add the sum of a block's output and its shortcut."""
     if stride > 1 or drawing.channels(x) != drawing.channels(y):
         if drawing.chance(0.3) and stride > 1:
             x = drawing.pool(x, "avg_pool", 2, 2)
@@ -375,5 +375,5 @@ def _exchanged(drawing: RandomNetwork, x: str, width: int, stride: int) -> str:
     return drawing.add("concat", drawing.pool(x, "avg_pool", 2, 2), low)
 
 
-#: Names of all styles, the mixture of the others last.
+#: Names of all styles; the last, ``mixed``, combines the others.
 STYLES = (*styles, "mixed")

@@ -1,4 +1,4 @@
-"""Profiles written from timings: tables of kernels, timings that others took, and the files of a profile."""
+"""Write profiles from measurements: tables of kernels, imported times, and the files of a profile."""
 
 import os
 import re
@@ -27,13 +27,13 @@ from scheduler.measure.steady import LinkTimes, TransferTimes
 
 @dataclass(frozen=True)
 class MeasurementTable(Measurements):
-    """Networks and times so far."""
+    """Measured networks and times, which grow during a run."""
 
-    folder: Path = Path()  # Their folder.
+    folder: Path = Path()  # Folder of the measurements.
 
     @classmethod
     def open(cls, folder: Path, source: Source, resume: bool) -> "MeasurementTable":
-        """Return an empty table, or that of an earlier run."""
+        """Return an empty table, or the table of an earlier run."""
         if not folder.exists():
             return cls(source, {}, {}, [], [], folder)
         if not resume:
@@ -53,7 +53,7 @@ class MeasurementTable(Measurements):
         self.kernels.extend(kernels)
 
     def save(self) -> None:
-        """Write this state; a reader finds complete files, old or new, and no time without its network."""
+        """Write the present state; a reader finds complete files, old or new, and no time without its network."""
         if not self.graphs:
             return
         with deferred_interrupts():
@@ -71,7 +71,7 @@ class MeasurementTable(Measurements):
 
 
 def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Atomically replace a file."""
+    """Replace a file atomically."""
     partial = path.with_name(f".{path.name}")
     try:
         write(partial)
@@ -82,20 +82,20 @@ def _replace(path: Path, write: Callable[[Path], object]) -> None:
         partial.unlink(missing_ok=True)
 
 
-#: Share of the peak that the fastest measured kernel is assumed to reach.
+#: Assumed share of the peak that the fastest measured kernel reaches.
 BEST = 0.9
 
 #: Efficiency of a kernel kind without measurements.
 _UNMEASURED = 0.05
 
-#: Size of activations, in bytes, above which no core's cache holds them.
+#: Size of activations, bytes, that exceeds every core's caches.
 _FAR = 1 << 24
 
 _ID = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 class MeasuredProcessor(Protocol):
-    """A processor with one core set, whose kernels or networks were timed."""
+    """A measured processor with one core set."""
 
     @property
     def family(self) -> str:
@@ -111,7 +111,7 @@ class MeasuredProcessor(Protocol):
 
     @property
     def backend(self) -> str:
-        """The name of the backend's fusion rules."""
+        """Name of the backend's fusion rules."""
 
     @property
     def precision(self) -> str:
@@ -119,24 +119,24 @@ class MeasuredProcessor(Protocol):
 
     @property
     def runs_on(self) -> str:
-        """The delegate that runs plans made with its times; empty for the usual one."""
+        """Delegate for plans with its times; empty for the default delegate."""
 
 
 @dataclass(frozen=True)
 class Crossing:
     """Link and contention between two processors."""
 
-    link: LinkTimes  # Transfer from the CPU to the other processor and back.
-    contention: tuple[float, float]  # Slowdown of compute-bound kernels: on the CPU, on the other.
+    link: LinkTimes  # Transfer times from the CPU to the other processor and back.
+    contention: tuple[float, float]  # Slowdown of compute-bound kernels, on the CPU and on the other processor.
     contention_memory: tuple[float, float]  # Slowdown of memory-bound kernels.
     runtime: str  # Runtime and interface.
-    reads: TransferTimes | None = None  # Exchanges with an idle queue and behind a running kernel; None where the processor has no queue.
-    #: Time of an exchange while both processors compute over that of one alone; None where that was not measured.
+    reads: TransferTimes | None = None  # Transfer times with an idle queue and after a running kernel; None without a queue.
+    #: Transfer time while both processors compute, relative to the idle time; None if not measured.
     under_load: float | None = None
 
     @property
     def resume_ms(self) -> float:
-        """Return the time in addition that the CPU's next network takes after the CPU waited for the other processor."""
+        """Additional time of the CPU's next network after the CPU waited for the other processor, ms."""
         return self.reads.resume_ms if self.reads else 0.0
 
 
@@ -148,7 +148,7 @@ def valid_id(name: str) -> bool:
 def make_profile(
     name: str, machine: str, places: Sequence[MeasuredProcessor], measured: Measurements, crossings: Mapping[str, Crossing]
 ) -> dict[str, Any]:
-    """Return the tables of a profile's TOML file."""
+    """Return the content of a profile's TOML file."""
     sources = {
         "measured": "measured by `stretch profile`: kernels inside random networks; the fits in the folder of this file have the times",
         "fastest": f"the fastest kernel of the same measurements reaches {BEST:g} of it",
@@ -206,7 +206,7 @@ def _processor(
         place.core_set: _peak_gops(rows[place.core_set]) or _network_gops(place, measured, place.precision) or 1.0
         for place in family_places
     }
-    # that of the fastest kernels
+    # launch time of the fastest kernels
     launch_us = float(np.percentile([row.ms for row in rows[first.core_set]], 2)) * 1e3 if rows[first.core_set] else 0.0
     return {
         "backend": first.backend,
@@ -227,12 +227,12 @@ def _processor(
     }
 
 
-#: A factor of contention may be off by this share to both sides: medians of runs that take turns.
+#: Half-width of the interval of a contention factor, relative; factors are medians of runs in turns.
 _TOGETHER = 0.1
 
 
 def _contention(family: str, crossings: Mapping[str, Crossing]) -> dict[str, Any]:
-    """Return the slowing of a processor by each other one that it was measured with."""
+    """Return the slowdown of a processor by each processor that was measured with it."""
     place, others = (0, crossings) if family == HOST else (1, {HOST: crossings[family]})
     result = {}
     for other, crossing in others.items():
@@ -261,13 +261,13 @@ def _products(row: KernelLatency) -> int:
 
 
 def _peak_gops(rows: Sequence[KernelLatency]) -> float:
-    """Return the peak with two operations per multiply-accumulate; the 99.9th percentile excludes single wrong times."""
+    """Return the peak speed, 10⁹ operations per second with two per multiply-accumulate; the 99.9th percentile excludes single wrong times."""
     rates = [2 * _products(row) / row.ms / 1e6 for row in rows if row.kind in MULTIPLIES and row.ms > 0.05]
     return float(np.percentile(rates, 99.9)) / BEST if rates else 0.0
 
 
 def _network_gops(place: MeasuredProcessor, measured: Measurements, precision: str) -> float:
-    """Return the speed of the fastest whole network, where no kernel was timed; 0 where none was."""
+    """Return the peak speed from the fastest whole network, 10⁹ operations per second; 0 without times."""
     rates = [
         2 * measured.graphs[row.network].macs / row.ms / 1e6
         for row in measured.latencies
@@ -292,7 +292,7 @@ def _rates(rows: Sequence[KernelLatency]) -> tuple[float, float]:
 
 
 def _feeder(family: str, crossing: Crossing | None) -> dict[str, Any]:
-    """Return the share of the CPU that the thread needs which feeds a processor with a queue; less than a thousandth counts as nothing."""
+    """Return the share of the CPU for the thread that feeds a processor's queue; empty below a thousandth."""
     reads = crossing.reads if crossing else None
     return {"feeder": _figure(reads.feeding, f"{family}_feeder")} if reads and reads.feeding >= 1e-3 else {}
 
@@ -313,7 +313,7 @@ def _link(family: str, crossing: Crossing) -> dict[str, Any]:
     }
 
 
-#: Captures a model of `stretch list models`.
+#: Returns the graph of a model of `stretch list models`.
 Capture = Callable[[str], OpGraph]
 
 _PROCESSOR = re.compile(r"([a-z]+)\[([A-Za-z0-9]+)\]")
@@ -322,15 +322,15 @@ _PRECISIONS = ("fp32", "fp16", "int8")
 
 @dataclass(frozen=True)
 class MeasurementTarget:
-    """Runtime of the networks."""
+    """Device, processor and runtime of imported measurements."""
 
     device: str  # Name of the device.
-    processor: str  # With its core set, as ``cpu[1large]``.
-    precision: str | None  # Such as ``fp32``; None for what the file says.
-    runtime: str  # Runtime and version; empty for the tool's own.
+    processor: str  # Name of the processor with its core set, such as ``cpu[1large]``.
+    precision: str | None  # Precision, such as ``fp32``; the file's if None.
+    runtime: str  # Runtime and version; the tool's own if empty.
 
     def row(self, network: str, tool: str, precision: str, ms: float) -> Latency:
-        """Return a time of a network."""
+        """Return the row of a network's time, ms."""
         if not valid_id(self.device):
             raise UsageError(f"`{self.device}` cannot be the name of a device", "use letters, digits, `_`, `.` and `-`")
         match = _PROCESSOR.fullmatch(self.processor)
@@ -342,10 +342,10 @@ class MeasurementTarget:
 
 
 def ingest(file: Path, model: str | None, target: MeasurementTarget, out: Path, capture: Capture) -> list[Latency]:
-    """Add times to a device's folder of measurements, which is created if missing.
+    """Import times into a device's folder of measurements, which is created if missing, and return the new rows.
 
     Args:
-        model: The network of a `benchmark_model` file; None for `benchncnn`, whose output names the networks.
+        model: Name of the network of a `benchmark_model` file; None for `benchncnn`, whose output names the networks.
         out: Parent folder of ``<device>.measurements``.
     """
     profiled = ORDER.encode() in read_bytes(file, "measurements", MAX_BYTES)
@@ -377,14 +377,14 @@ def _place(row: Latency) -> tuple[str, ...]:
 
 
 def external_source(device: str) -> Source:
-    """Return the source of imported measurements of a device, which are all in one folder."""
+    """Return the source record for imported measurements of a device, which share one folder."""
     return Source(
         f"networks on {device}, timed by the tools of their runtimes", "", "", "CC0-1.0", "times as the tools of their runtimes report them"
     )
 
 
 def family_of(model: str) -> str:
-    """Return the family of a network, the letters at the beginning of its name: ``resnet`` of ``resnet18``."""
+    """Return the family of a network, the first letters of its name: ``resnet`` for ``resnet18``."""
     match = re.match(r"[a-z]+", model.rpartition(":")[2])
     return match[0] if match else model
 
