@@ -25,7 +25,7 @@ Losses = Callable[[BranchDesign, Segment], Mapping[int, float]]
 
 #: Maximum sets of missing blocks and maximum widths of a branch, because every combination of two branches is evaluated.
 MAX_SETS, MAX_WIDTHS = 350, 4
-#: Maximum loss without a block, which also stands for blocks that cannot be removed.
+#: Maximum loss without a block, and the loss assumed for blocks that cannot be removed.
 FULL_SLACK = 1.0
 #: Share of a block's worth that counts if another branch keeps it and the main branch does not. Chosen on EfficientNet-Lite1.
 OTHER_LOSS = 0.3

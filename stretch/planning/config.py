@@ -36,7 +36,7 @@ ADDITIVE_UNITS = {"latency": "ms", "energy": "mJ"}
 #: The objective of the highest predicted accuracy within a latency budget.
 ACCURACY = "accuracy"
 
-#: Item of a request's `rewrite` that stands for the rewrites of the device's profile.
+#: Item of a request's `rewrite` that adds the rewrites of the device's profile.
 PROFILE = "profile"
 
 #: The order of help and docs; options of further constraints follow by name.

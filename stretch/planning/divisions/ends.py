@@ -34,7 +34,7 @@ from stretch.planning.search.space import DesignSpace
 # (Topcuoglu et al., 2002). Its result is improved by moving tasks, alone or together with tasks that only they need or tasks
 # that read the same tensor, as long as the time decreases.
 
-#: Number that stands for the segment's input instead of a task.
+#: Number of the segment's input, in place of a task's.
 ARRIVING = -1
 
 

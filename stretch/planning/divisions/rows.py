@@ -117,7 +117,7 @@ def cuts_itself(holder: str, processor: str, predictor: LatencyPredictor) -> boo
 
 @dataclass(frozen=True, eq=False)
 class _Step:
-    """A band of one part; it stands for all bands with the same cost."""
+    """A band of one part, shared by all bands with the same cost."""
 
     cutting: OpGraph  # Its graph if it cuts its input rows out of the whole tensor.
 

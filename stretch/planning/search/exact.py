@@ -265,7 +265,7 @@ class _States:
         """Return options that begin at one segment, from every state.
 
         Args:
-            costs: Costs of the options of each group (options × holders). One row may stand for all options of a group.
+            costs: Costs of the options of each group (options × holders). A group may have one row for all its options.
             loss: Losses of all options (options × holders); zero if None.
             keep: Mask of valid options (options × holders). If None, all are valid, and their multiply-accumulates count as zero.
         """
