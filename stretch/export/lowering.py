@@ -188,8 +188,8 @@ def _fill(whole: dict[str, Any], weights: Mapping[str, Any], part: Taken, shapes
 # Bands of rows in int8: quantised like the whole segment, so that together they compute its result bit for bit.
 #
 # The tensors of a band have other ranges than the tensors of the whole image. So the whole segment is
-# rebuilt from a band's file, which has all operators and weights, and
-# quantised on whole images, and every band uses these scales.
+# rebuilt from a band's file, which has all operators and weights. It is
+# quantised on whole images, and every band uses its scales.
 
 _CUT = "slice_rows"
 

@@ -167,8 +167,8 @@ def plan(
     Args:
         config: The request; defaults if None.
         accuracy_source: Source of the accuracy of designs; the file that `config` names if None.
-        losses: Measures the loss without single blocks. Among designs with the same meeting points that take as long, or up to the latency
-            budget, the result is then the design that keeps most of this worth.
+        losses: Measures the loss without single blocks. The result is then the design that keeps most worth of blocks among designs with
+            the same meeting points and a time up to the plan's or the latency budget.
     """
     request = config or PlanConfig()
     choice, note = _plan_attempts(PlanningProblem.of(graph, device, request, accuracy_source), request)

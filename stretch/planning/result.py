@@ -243,7 +243,7 @@ class Predicted(compare.Certainty, frozen=True, kw_only=True):
     #: The best single processor if not even a division without loss would be faster, also at the ends of the intervals; None
     #: otherwise.
     far_ahead: str | None
-    #: Minimum factor by which all others must be faster so that a division without loss, with one meeting in the middle, takes no longer
+    #: Minimum factor by which all others must be faster so that a division without loss, with one meeting point, takes no longer
     #: than this processor alone; None if they already are, or never would be.
     crossover_divided: float | None
     #: Energy of its processors while they compute, and while they wait or have no work if the profile states this power; None if it

@@ -51,12 +51,12 @@ class Branched:
         sequential: The sequential control with the same MACs, or None.
         shortened: The original without some blocks, calibrated on the images; None without images, or if the plan has none.
         calibration: Error of each branched segment relative to the original's, after calibration.
-        refinement: Result of the refinement; None without a request.
+        refinement: Result of the refinement; None if not requested.
         agreement: Agreement of the network with the original on held-back images; None if not measured.
         calibrated: Agreement before the refinement.
         bundle: The last written folder, or None.
         manifest: Content of the bundle's `bundle.json`.
-        withheld: Whether nothing was built because of `only_if_faster` and branches are not recommended.
+        withheld: Whether nothing was built, because `only_if_faster` was set and branches are not recommended.
         preprocessing: Preprocessing of pictures; ImageNet's if None.
         images: Images for calibration and held-back images; None without images.
         run_images: Maximum number of held-back images to run through the written files; 0 for none.

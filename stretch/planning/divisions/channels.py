@@ -3,7 +3,7 @@
 *Output channels* need only their filters of the last convolution or linear layer; concatenated, they are the output.
 *Hidden channels* need their filters of the expanding layer and their columns of the projecting layer,
 so that each branch has a partial sum. Only the first branch adds terms that count once (a bias, a batch norm's shift, a skip).
-If an operator that needs the whole sum follows, such as a ReLU, the part is divided up to the sum and the host computes the rest.
+If a ReLU or another operator that needs the whole sum follows, the part is divided up to the sum, and the host computes the rest.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

@@ -31,8 +31,8 @@ from stretch.planning.search.space import DesignSpace
 # Placement of a segment's tasks: list scheduling, improved step by step.
 #
 # List scheduling is HEFT: tasks in the order of their longest path to the end, transfers included, each on the processor where it ends first
-# (Topcuoglu et al., 2002). Its result is improved by moving tasks, alone or together with tasks that only they need or tasks
-# that read the same tensor, as long as the time decreases.
+# (Topcuoglu et al., 2002). Moves of tasks improve its result. A task moves alone, together with tasks that only it needs, or together with
+# all readers of a tensor, as long as the time decreases.
 
 #: Number of the segment's input, in place of a task's.
 ARRIVING = -1
@@ -350,8 +350,8 @@ def placed_candidates(space: DesignSpace, segment: Segment, alone_ms: Sequence[f
 def portions(problem: PlacementProblem, placed: Placement, space: DesignSpace, segment: Segment) -> list[BranchScale]:
     """Return the portions of a placement, in a valid execution order.
 
-    At first a portion begins where a task reads from another processor, and ends where a task passes a tensor to
-    another processor, so that no transfer is delayed. Then neighbours are merged as long as this costs no time.
+    At first a portion begins where a task reads from another processor, and ends where a task passes a tensor on.
+    This delays no transfer. Then neighbours are merged as long as this costs no time.
     """
     tasks, processors = problem.tasks, placed.processors
     scheduled = schedule(problem.jobs([(task,) for task in placed.order], processors))

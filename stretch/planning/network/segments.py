@@ -147,8 +147,8 @@ def is_block(graph: OpGraph, region: Block) -> bool:
 def find_blocks(graph: OpGraph) -> list[Block]:
     """Return the blocks of a segment, in order.
 
-    Consecutive blocks with one output shape form a run. The entry block of a run, which is never removed, is its first region if
-    this changes the shape, else the chain of weighted operators before it (the first MBConv of a stage), else its first region
+    Consecutive blocks with one output shape form a run. The entry block of a run is never removed. It is the first region if
+    this changes the shape, else the chain of weighted operators before it (the first MBConv of a stage), else the first region
     anyway. The blocks of a segment without parallel paths are convolution-activation chains. Weightless operators after the last block
     (pooling) belong to no block: every depth keeps them.
     """

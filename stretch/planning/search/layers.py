@@ -1,7 +1,7 @@
 """Exact shortest path through layers of options, within a range of total multiply-accumulates and a bound on the loss.
 
-Every segment is a layer. An option leads from a state (the processor that holds the tensor, or its width) to a state before a later
-segment, and costs time and multiply-accumulates. Time adds up, so the best design is a shortest path whose multiply-accumulates are in
+Every segment is a layer. A state is the processor that holds the tensor, or its width. An option leads from a state to a state before a later
+segment, and costs time and multiply-accumulates. Time adds up, so the best design is a shortest path with multiply-accumulates in
 the range. Two bounds make it exact and fast:
 
 1. a backward table over buckets of multiply-accumulates, rounded down: a lower bound on the time to complete any path;
@@ -9,8 +9,8 @@ the range. Two bounds make it exact and fast:
 
 The search then covers all remaining paths, unless they exceed `MAX_LABELS`; in this case the answer states its gap.
 
-Loss adds up along a path, too. If it is bounded, a partial path is only dropped for another path with the same state and
-multiply-accumulates that is no slower and loses no more. A Lagrangian multiplier on the loss, chosen for the highest lower bound, makes
+Loss adds up along a path, too. With a bound, a partial path is only dropped if a path with the same state and
+multiply-accumulates is no slower and loses no more. A Lagrangian multiplier on the loss, chosen for the highest lower bound, makes
 this fast: a path within the bound that beats a known path costs less, penalty included, than the known time plus the penalty of the bound.
 """
 
