@@ -72,6 +72,6 @@ def export(
     if out is None and not run:
         raise UsageError("nothing says where to write", "name a folder with --out")
     exporter = exporter_of(Path(source), form, options)
-    taken = {name: value for name, value in options.items() if name in exporter.options}
-    written: msgspec.Struct = exporter.write(str(source), None if out is None else Path(out), progress=progress or silent, **taken)
+    form_options = {name: value for name, value in options.items() if name in exporter.options}
+    written: msgspec.Struct = exporter.write(str(source), None if out is None else Path(out), progress=progress or silent, **form_options)
     return written

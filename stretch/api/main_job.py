@@ -136,18 +136,18 @@ def _unmeasured_error(result: "Branched") -> StretchError:
 def _agreement_error(result: "Branched", least: float, *, repaired: bool) -> InfeasibleError:
     agreement = result.agreement
     assert agreement is not None
-    what = (
+    problem = (
         f"`{result.plan.graph.name}` branched sees the original's class in {agreement.value:.1%} of {agreement.images} held-out images, "
         f"`min_agreement={least:g}` asks for more"
     )
     if repaired:
-        return InfeasibleError(what, "give more images to calibrate with, or ask for less")
+        return InfeasibleError(problem, "give more images to calibrate with, or ask for less")
     worst = ", ".join(
         f"`{segment.segment}` alone keeps {segment.value:.0%}"
         for segment in sorted(agreement.segments, key=lambda segment: segment.value or 0.0)
         if segment.value is not None
     )
-    return InfeasibleError(what, "let segments stay as they are until it holds with `repair`" + (f" ({worst})" if worst else ""))
+    return InfeasibleError(problem, "let segments stay as they are until it holds with `repair`" + (f" ({worst})" if worst else ""))
 
 
 class BranchOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -557,7 +557,7 @@ def _load_module(module: Any, shape: InputShapes | None) -> "LoadedModel":
         given = f"the class {module.__name__}" if isinstance(module, type) else type(module).__name__
         raise UsageError(f"a model is a name or a torch.nn.Module, not {given}", "make the module first, as in branch(Net(), device)")
     copied = copy_module(module, shape or USUAL_INPUT)
-    other = other_weight_types(module)
-    warnings = [f"the module's weights are {other}: the branches compute in float32"] if other else []
+    other_types = other_weight_types(module)
+    warnings = [f"the module's weights are {other_types}: the branches compute in float32"] if other_types else []
     name = type(module).__name__
     return LoadedModel(copied, name, shape or USUAL_INPUT, "given", "the module's own", stated_preprocessing(module, name), warnings)

@@ -120,14 +120,14 @@ def search(
     source, losses, warnings = _accuracy_source(network, profile, request, options, progress)
     if isinstance(source, Sensitivity) and options.images is not None:
         seconds["sensitivity"] = source.on.seconds
-    usual = "macs" if source is None else "agreement" if source.option == "min_agreement" else "accuracy"
+    default_criterion = "macs" if source is None else "agreement" if source.option == "min_agreement" else "accuracy"
     progress("designs")
     began = time.perf_counter()
     if differ:
         answer = diverse_front(network.graph, profile, request, options.top or TOP, options.within or MAX_VALUE_FACTOR, source, losses)
     else:
         with keep_freed_memory():
-            answer = front(network.graph, profile, request, weighed or ("latency", usual), options.top or TOP, source, losses)
+            answer = front(network.graph, profile, request, weighed or ("latency", default_criterion), options.top or TOP, source, losses)
     seconds["search"] = round(time.perf_counter() - began, 3)
     answer = replace(answer, seconds=seconds, warnings=[*answer.warnings, *warnings])
     return answer if options.out is None else _save_answer(answer, Path(options.out), source if options.images is not None else None)

@@ -494,8 +494,8 @@ def advise(
     with pause_garbage_collection(), loading_torch(phases):
         graph = read_model(model, input_shape, phases, weights="none", trust_code=trust_code, fit_statistics=False).graph
         name = model if isinstance(model, str) else f"{type(model).__module__}:{type(model).__qualname__}"
-        words = [*input_words(input_shape), *(["--trust-code"] if trust_code else [])]
-        return answers(name, graph, profiles, precision, words=words, progress=tell)
+        command_options = [*input_words(input_shape), *(["--trust-code"] if trust_code else [])]
+        return answers(name, graph, profiles, precision, words=command_options, progress=tell)
 
 
 def _profiles(device: str | Path | DeviceProfile | Sequence[str | Path | DeviceProfile]) -> list[DeviceProfile]:

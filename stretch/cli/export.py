@@ -24,8 +24,8 @@ def export(
     """Write a bundle in int8 or fp16, as TFLite, DSP code, torch code or C++."""
     exporter = exporter_of(Path(source), form, options)
     settings_taken = "change config_file" if "preprocessing" in exporter.options else ""
-    taken = " ".join(("source folder form", settings_taken, *exporter.options))
-    only_flags(exporter.called or f"--as {form}", taken, exporter.hint)
+    accepted = " ".join(("source folder form", settings_taken, *exporter.options))
+    only_flags(exporter.called or f"--as {form}", accepted, exporter.hint)
     with out.progress("exporting") as progress:
         answer = export_source(source, folder, form, progress=progress, **options)
     out.show(answer, exporter.page)

@@ -93,12 +93,12 @@ def _later_process() -> bool:
 def explain(error: Exception, usage_hint: Callable[[typer.TyperException], str]) -> StretchError:
     """Return the failure to print for any exception."""
     first = (str(error).splitlines() or [""])[0]
-    what = f"{type(error).__name__}: {first}" if first else type(error).__name__
+    description = f"{type(error).__name__}: {first}" if first else type(error).__name__
     match error:
         case StretchError():
             return error
         case _ if not isinstance(error, typer.TyperException) and (whose := culprit(error)) is not None:
-            return StretchError(f"{whose} failed: {what}", "report it to its authors, with the traceback that --debug shows")
+            return StretchError(f"{whose} failed: {description}", "report it to its authors, with the traceback that --debug shows")
         case typer.TyperException():
             return UsageError(_usage_message(error), usage_hint(error))
         case ModuleNotFoundError() if (package := (error.name or "").partition(".")[0]) in EXTRAS:
@@ -109,7 +109,7 @@ def explain(error: Exception, usage_hint: Callable[[typer.TyperException], str])
             return StretchError(f"{error.filename}: {reason}" if error.filename else reason)
         case _:
             return StretchError(
-                f"unexpected {what}", "this is a fault of nn-stretch or of a package it uses; run with --debug for the traceback"
+                f"unexpected {description}", "this is a fault of nn-stretch or of a package it uses; run with --debug for the traceback"
             )
 
 

@@ -111,8 +111,8 @@ class Verb(TyperCommand):
             if start is not None:
                 remote.setdefault(_REMOTE[start], []).append((flag, text.removeprefix(start).strip()))
                 continue
-            usual = "Arguments" if param.param_type_name == "argument" else "Options"
-            heading = "Common" if set(param.opts) & set(common) else getattr(param, "rich_help_panel", None) or usual
+            default_heading = "Arguments" if param.param_type_name == "argument" else "Options"
+            heading = "Common" if set(param.opts) & set(common) else getattr(param, "rich_help_panel", None) or default_heading
             panels.setdefault(heading, []).append((flag, text))
         panels["Common"].sort(
             key=lambda record: min((common.index(word) for word in re.split(r"[ ,]+", record[0]) if word in common), default=0)

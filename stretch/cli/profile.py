@@ -116,8 +116,8 @@ def _ingest(out: Output, imported: ImportOptions, options: ProfileOptions) -> No
     target = options.folder / f"{where.device}.measurements"
     known = {row.network: {"processor": f"{row.processor}[{row.core_set}]", "precision": row.precision, "ms": row.ms} for row in rows}
     data = {"profile": where.device, "file": None, "measurements": target, "processors": {}, "held_out": {}, "networks": known}
-    said = f"{len(rows)} network{'s' if len(rows) > 1 else ''} added to {target}; `stretch profile fit` fits a profile to a dozen and more"
-    out.emit(data | {"warnings": out.warnings}, lambda console: console.print(said))
+    text = f"{len(rows)} network{'s' if len(rows) > 1 else ''} added to {target}; `stretch profile fit` fits a profile to a dozen and more"
+    out.emit(data | {"warnings": out.warnings}, lambda console: console.print(text))
 
 
 def _data(name: str, done: "ProfileResult", out: Output) -> dict[str, Any]:

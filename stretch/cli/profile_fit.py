@@ -119,8 +119,8 @@ def profile_fit(
         name = profile.id
         if related and measured_on:
             raise UsageError("--measured-on names a device in tables of measurements, `relatives` are fits", "leave it out")
-        beside = prior_path if related else fit_path
-        target = file or beside(PROFILE_FOLDER / f"{device}.toml" if device in list_devices() else Path(device))
+        path_of = prior_path if related else fit_path
+        target = file or path_of(PROFILE_FOLDER / f"{device}.toml" if device in list_devices() else Path(device))
         _check_parent(target)
         rows = _from_relatives(out, profile, target) if related else _from_tables(out, measurements, profile, measured_on, target)
         on = None if related else measured_on or name
@@ -179,9 +179,9 @@ def _from_networks(out: Output, table: str, device: str, target: Path, networks:
     reference = "" if own else base.id if path.parent.resolve() == PROFILE_FOLDER else str(path.resolve())
     source = f"{Path(table).name}, {statistic} of the runs of each network"
     priors, news = calibrate(base, reference, rows, lambda row: graphs[row.model, row.input or size], candidates, source, rewrites)
-    words = ["stretch", "profile", "fit", Path(table).as_posix(), "--device", device, "--out", target.stem, "--statistic", statistic]
+    arguments = ["stretch", "profile", "fit", Path(table).as_posix(), "--device", device, "--out", target.stem, "--statistic", statistic]
     command = shlex.join(
-        words
+        arguments
         + (["--input", size] if size else [])
         + [word for name in rewrites for word in ("--rewrite", name)]
         + ["--trust-code"] * networks.trust_code
@@ -195,8 +195,8 @@ def _from_networks(out: Output, table: str, device: str, target: Path, networks:
             target.unlink()
         raise StretchError(f"cannot write {prior_path(target)}: {error.strerror}", "choose another place with --out") from error
     timed = {base.processor(row.processor).family for row in rows}
-    others = [base.processor(name) for name in base.default_processors if name not in timed]
-    if guessed := [one.name for one in others if origin_of(one, one.default_precision) not in MEASURED]:
+    untimed = [base.processor(name) for name in base.default_processors if name not in timed]
+    if guessed := [one.name for one in untimed if origin_of(one, one.default_precision) not in MEASURED]:
         out.warn(
             f"no network was timed on the {' and the '.join(guessed)} of {target.stem}: speed-ups compare measured times with estimates"
         )
@@ -252,16 +252,16 @@ def _show_fits(console: "Console", answer: FitAnswer) -> None:
     from stretch.report.fit import table
 
     calibrated = any(row.measure_next for row in answer.held_out.values())
-    what = "networks" if calibrated else "chips" if answer.measured_on is None else "families"
+    groups = "networks" if calibrated else "chips" if answer.measured_on is None else "families"
     # if networks are left out one by one, the number of groups equals the number of networks
-    counts = (">networks",) if calibrated else (f">{what}", ">networks")
+    counts = (">networks",) if calibrated else (f">{groups}", ">networks")
     numbers = (*counts, ">within ±10 %", ">±20 %", ">mean error", ">in the 90 % interval", ">interval")
     rows = []
     for name, row in answer.held_out.items():
         shares = "" if row.within_10 is None else f"{row.within_10:.0%}", f"{row.within_20:.0%}", f"{row.mape:.1%}", f"{row.coverage:.0%}"
         sizes = (row.networks,) if calibrated else (row.groups, row.networks)
         rows.append((name, *map(str, sizes), *shares, f"{row.low:.2f} to {row.high:.2f}"))
-    console.print(table(f"on {what} left out", *numbers, rows=rows))
+    console.print(table(f"on {groups} left out", *numbers, rows=rows))
     for name, row in answer.held_out.items():
         if row.measure_next:
             console.print(f"{name}: the interval would narrow most with the time of {row.measure_next}", soft_wrap=True)

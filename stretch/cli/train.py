@@ -142,8 +142,8 @@ def _torchrun(gpus: int, out: Output) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main
 
-    words = [*sys.argv[1:]]
-    start = words.index("train") + 1 if "train" in words else 0
+    arguments = [*sys.argv[1:]]
+    start = arguments.index("train") + 1 if "train" in arguments else 0
     out.note(f"starting {gpus} processes")
     # otherwise the launcher sets one thread per process and warns
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(available_cores()) // gpus)))
@@ -151,7 +151,7 @@ def _torchrun(gpus: int, out: Output) -> int:
     folder = tempfile.TemporaryDirectory(prefix="nn-stretch-")
     os.environ[SPEAKER_VARIABLE] = str(Path(folder.name, "failed"))
     try:
-        main(["--standalone", f"--nproc-per-node={gpus}", "-m", "stretch.train", *words[start:]])
+        main(["--standalone", f"--nproc-per-node={gpus}", "-m", "stretch.train", *arguments[start:]])
     except ChildFailedError as error:
         _, first = error.get_first_failure()
         if first.exitcode < 0:

@@ -199,14 +199,14 @@ def _write_own(
     name = f"controls/original{source.suffix}"
     entry = msgspec.structs.replace(ends, inputs=inputs, outputs=results, file=name)
     try:
-        beside = check_source_file(source, entry)
+        external_files = check_source_file(source, entry)
     except StretchError:
         return None
     old, captured = written.controls["original"], "captured.onnx"
     (folder / old).rename(folder / captured)
     written.files[captured] = written.files.pop(old)
     written.controls["original"] = captured
-    for file in (source.name, *beside):
+    for file in (source.name, *external_files):
         target = name if file == source.name else f"controls/{file}"
         (folder / target).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source.parent / file, folder / target)

@@ -97,15 +97,15 @@ def segment_of_part(bundle: Bundle, branch: SubgraphEntry) -> onnx.ModelProto:
 
     Channels that no branch computes, because nothing reads them, have zero weights.
     """
-    others = [sub for sub in bundle.manifest.subgraphs if sub.segment == branch.segment]
-    models = {sub.name: onnx.load(bundle.file(sub.file)) for sub in others}
+    siblings = [sub for sub in bundle.manifest.subgraphs if sub.segment == branch.segment]
+    models = {sub.name: onnx.load(bundle.file(sub.file)) for sub in siblings}
     segment = read_property(models[branch.name], SEGMENT, OpGraph, bundle.file(branch.file))
     segment = OpGraph.build(segment.name, segment.ops, segment.output)
     weights: dict[str, dict[str, Any]] = {}
-    for sub in others:
-        taken = read_property(models[sub.name], TAKEN, dict[str, Taken], bundle.file(sub.file))
+    for sub in siblings:
+        taken_by_operator = read_property(models[sub.name], TAKEN, dict[str, Taken], bundle.file(sub.file))
         stored = weights_of(OnnxFile(bundle.file(sub.file), models[sub.name]))
-        for name, part in taken.items():
+        for name, part in taken_by_operator.items():
             if name not in segment.by_name:
                 raise StretchError(
                     f"{bundle.file(sub.file)} states the unknown operator `{name}`", "write the bundle again with `stretch branch`"

@@ -233,11 +233,11 @@ def _losses(
     pairs: dict[str, list[Loss]] = {name: [] for name in (*joined, *written, *manifest.outputs)}
     outputs: dict[str, list[tuple[Array, Array]]] = {name: [] for name in manifest.outputs}
     for image in images:
-        expected, got = replay(manifest, floats, image), replay(manifest, mixed, image)
+        expected, actual = replay(manifest, floats, image), replay(manifest, mixed, image)
         for name, losses in pairs.items():
-            losses.append(loss([(expected[name], got[name])]))
+            losses.append(loss([(expected[name], actual[name])]))
         for name, compared in outputs.items():
-            compared.append((expected[name], got[name]))
+            compared.append((expected[name], actual[name]))
     # only keep the losses, not the tensors
     record: dict[str, Any] = {name: worst_image_loss(losses) for name, losses in pairs.items()}
     record["output"] = worst_image_loss([loss(compared) for compared in outputs.values()])

@@ -57,8 +57,8 @@ def repredict(manifest: Manifest, file: Callable[[str], Path]) -> Manifest:
     except StretchError:
         if all(sub.precision == sub.planned_precision for sub in manifest.subgraphs):
             return manifest
-        silent = tuple(msgspec.structs.replace(sub, predicted_ms=None, alternatives={}) for sub in manifest.subgraphs)
-        return msgspec.structs.replace(manifest, subgraphs=silent, predicted={}, recommended=NO_CLEAR_WINNER)
+        unpredicted = tuple(msgspec.structs.replace(sub, predicted_ms=None, alternatives={}) for sub in manifest.subgraphs)
+        return msgspec.structs.replace(manifest, subgraphs=unpredicted, predicted={}, recommended=NO_CLEAR_WINNER)
     predictor = LatencyPredictor(device)
     estimates: dict[str, Estimate] = {}
     entries = []
@@ -178,8 +178,8 @@ def _run(manifest: Manifest, costs: Costs, trace: Trace, estimates: Mapping[str,
     """Return the predicted trace as a run with uncertain times."""
     device, moving = costs.predictor.device, dict[str, float]()
     for span in trace.spans:
-        name, _, doing = span.name.rpartition(" ")
-        if span.kind == "conversion" and doing != "start":
+        name, _, action = span.name.rpartition(" ")
+        if span.kind == "conversion" and action != "start":
             moving[name] = moving.get(name, 0.0) + span.ms
     waits = _waits(manifest, trace)
     arriving = {name: sum(span.ms for span in trace.spans if span.name == f"{name} in") for name in estimates}

@@ -154,8 +154,8 @@ def kept_worth(planned: PlanResult, design: BranchDesign, losses: Losses) -> flo
             continue
         has = np.array([[n not in missing_blocks(segment, b.depth, b.dropped) for n in range(segment.depth)] for b in part.branches])
         scaled = has * np.array([[b.width / segment.width] for b in part.branches])
-        others = [np.delete(scaled, i, axis=0).max(axis=0, initial=0.0) for i in range(len(scaled))]
-        kept += max(float(scaled[i] @ worth + OTHER_LOSS * ((1 - has[i]) * worth) @ elsewhere) for i, elsewhere in enumerate(others))
+        others_keep = [np.delete(scaled, i, axis=0).max(axis=0, initial=0.0) for i in range(len(scaled))]
+        kept += max(float(scaled[i] @ worth + OTHER_LOSS * ((1 - has[i]) * worth) @ elsewhere) for i, elsewhere in enumerate(others_keep))
     return kept / max(total, 1e-30)
 
 
@@ -192,8 +192,8 @@ class _BlockSearch:
         self._loss = worths(segment, loss)
         self._removable = np.array([n in loss for n in range(segment.depth)])
         low, high = (share * backbone_of(planned.graph).graph.macs for share in planned.config.macs)
-        others = sum(row.macs for row in timeline(planned.graph, design, costs).segments) - planned.run.segments[number].macs
-        self._macs = low - others, high - others
+        other_macs = sum(row.macs for row in timeline(planned.graph, design, costs).segments) - planned.run.segments[number].macs
+        self._macs = low - other_macs, high - other_macs
 
     def choose(self, slack: float) -> BranchDesign | None:
         """Return the design with the best blocks that takes up to `slack` ms longer; None if none is better."""
@@ -210,9 +210,9 @@ class _BlockSearch:
         for pair in list(combinations(range(len(sizes)), 2)) * (1 if len(sizes) == 2 else 2):
             combinations_of_pair = np.repeat(best[:, None], prod(sizes[i] for i in pair), axis=1)
             combinations_of_pair[list(pair)] = np.indices([sizes[i] for i in pair]).reshape(2, -1)
-            others = [kept[i][best[i]] * widths[i][best[i]] for i in range(len(sizes)) if i not in pair]
+            kept_by_others = [kept[i][best[i]] * widths[i][best[i]] for i in range(len(sizes)) if i not in pair]
             first, second = ((kept[i], widths[i]) for i in pair)
-            worth = self._pair_worth(first, second, np.max([np.zeros(len(self._loss)), *others], axis=0)).reshape(-1)
+            worth = self._pair_worth(first, second, np.max([np.zeros(len(self._loss)), *kept_by_others], axis=0)).reshape(-1)
             options = self._offer.options((costs.host,), np.ravel_multi_index(tuple(combinations_of_pair), sizes))
             allowed = self._rules.allowed(options, self._alone_ms)[0] & (options.ms[0] <= limit + 1e-9)
             allowed &= (options.macs >= self._macs[0]) & (options.macs <= self._macs[1])

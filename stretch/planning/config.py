@@ -380,8 +380,8 @@ def _leave_out_hint(first: str, second: str) -> str:
 def float_precision(processor: Processor) -> str | None:
     """Return the precision to plan a processor in without int8, measured precisions first; None if it only has int8."""
     measured = (precision for precision in processor.precisions if precision in processor.fits or precision in processor.priors)
-    usual = (processor.default_precision, *measured, "fp32", *processor.precisions)
-    return next((item for item in usual if item != "int8" and item in processor.precisions), None)
+    candidates = (processor.default_precision, *measured, "fp32", *processor.precisions)
+    return next((item for item in candidates if item != "int8" and item in processor.precisions), None)
 
 
 def default_min_width(processors: int) -> float:

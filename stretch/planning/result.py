@@ -65,8 +65,8 @@ def sequential_same_macs(
 
     Depths range down to the floor, widths from the floor to `MAX_WIDTH_RATIO`. Dynamic programming over the input width of each segment.
     """
-    near = [single for single in singles if single.ms <= MAX_CATCH_UP * singles[0].ms]
-    each = [(costs.replace_precision(single.processor, single.precision), single) for single in near]
+    fast_enough = [single for single in singles if single.ms <= MAX_CATCH_UP * singles[0].ms]
+    each = [(costs.replace_precision(single.processor, single.precision), single) for single in fast_enough]
     rescaled = [_scale_to_macs(graph, segments, known, single, rules, totals) for known, single in each]
     return min((control for control in rescaled if control is not None), key=lambda control: control.single.ms, default=None)
 
@@ -87,28 +87,28 @@ def _scale_to_macs(
         rewritten = costs.rewritten(segment, processor) if segment.branchable else segment
         costs.prepare(rewritten, processor, offered, arriving[-1])
         fewest = least * segment.graph.macs if segment.branchable else 0
-        here: list[BranchCost] = []
+        candidates: list[BranchCost] = []
         rows: list[tuple[int, int, int, float]] = []
         for channels, state in arriving[-1].items():
             for width in [segment.width] if segment.passes_input and channels != segment.in_width else offered:
                 for depth in depths:
                     cost = costs.branch(rewritten, processor, depth, width, channels)
                     if cost.macs >= fewest:
-                        here.append(cost)
+                        candidates.append(cost)
                         rows.append((state, leaving.setdefault(width, len(leaving)), cost.macs, cost.ms))
-        if not here:
+        if not candidates:
             return None
         source, target, counts, times = (np.array(column) for column in zip(*rows, strict=True))
-        layers.append(Layer.lossless(source, target, counts, times, np.arange(len(here))))
-        choices.append(here)
+        layers.append(Layer.lossless(source, target, counts, times, np.arange(len(candidates))))
+        choices.append(candidates)
         arriving.append(leaving)
     states = max(len(a) for a in arriving)
     path = shortest_path(layers, 0, np.zeros(states), totals.low, totals.high)
     if path is None:
         return None
     parts = []
-    for segment, here, option in zip(segments, choices, path.options, strict=True):
-        cost = here[option]
+    for segment, candidates, option in zip(segments, choices, path.options, strict=True):
+        cost = candidates[option]
         branch = BranchScale(processor, cost.depth, cost.width, cost.entry, 0, align, rewrites=cost.rewrites)
         join: JoinKind = "none" if cost.width == segment.width else "concat"
         parts.append(SegmentDesign(segment.name, segment.start, segment.end, (branch,), join))
@@ -448,10 +448,10 @@ class PlanResult:
         """Note on shared weights; empty if the original has none."""
         total, kept = (sum(weight.copies for weight in weights) for weights in (shared_weights([self.graph]), self.shared))
         if total > kept:
-            what = f"each has a copy of its own in this design, {total - kept:,} numbers of its {self.run.params - kept:,}, which training may change"
-            return [f"operators of {self.graph.name} share weights, and {what}"]
-        what = "the branched module and its training share them too, each file of a bundle that computes with them has them"
-        return [f"operators of {self.graph.name} share weights, {total:,} numbers: {what}"] if total else []
+            consequence = f"each has a copy of its own in this design, {total - kept:,} numbers of its {self.run.params - kept:,}, which training may change"
+            return [f"operators of {self.graph.name} share weights, and {consequence}"]
+        consequence = "the branched module and its training share them too, each file of a bundle that computes with them has them"
+        return [f"operators of {self.graph.name} share weights, {total:,} numbers: {consequence}"] if total else []
 
     @property
     def energy_mj(self) -> float | None:

@@ -126,8 +126,8 @@ class Chooser:
     def _scale(self) -> int:
         """Return the factor on the sides of the next network's images: above 1 in every third round of styles, within `_LARGE_MS`."""
         largest = min(_MAX_SCALE, int((_LARGE_MS * self.rate / MAX_MACS) ** 0.5))
-        turn, usual = divmod(self._drawn // len(STYLES), 3)
-        return 1 if usual != 1 or largest < 2 else 2 + turn % (largest - 1)
+        turn, phase = divmod(self._drawn // len(STYLES), 3)
+        return 1 if phase != 1 or largest < 2 else 2 + turn % (largest - 1)
 
     def draw(self, count: int) -> list[OpGraph]:
         """Draw networks, cycling through the styles."""

@@ -233,9 +233,9 @@ _TOGETHER = 0.1
 
 def _contention(family: str, crossings: Mapping[str, Crossing]) -> dict[str, Any]:
     """Return the slowdown of a processor by each processor that was measured with it."""
-    place, others = (0, crossings) if family == HOST else (1, {HOST: crossings[family]})
+    place, measured_with = (0, crossings) if family == HOST else (1, {HOST: crossings[family]})
     result = {}
-    for other, crossing in others.items():
+    for other, crossing in measured_with.items():
         value, memory = (float(f"{min(max(pair[place], 0.2), 50.0):.4g}") for pair in (crossing.contention, crossing.contention_memory))
         low, high = (float(f"{value * factor:.4g}") for factor in (1 - _TOGETHER, 1 + _TOGETHER))
         result[other] = {"value": value, "low": low, "high": high, "memory": memory, "source": "together"}

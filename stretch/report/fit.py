@@ -155,9 +155,9 @@ def text_bars(bars: Sequence[Bar], total_ms: float, width: int = BAR_WIDTH) -> l
         # write a label if it stays within the row and does not touch the previous label
         if bar.kind == "computing" and first >= 0 and end <= width and not "".join(marks[max(0, first - 1) : end + 1]).strip():
             marks[first:end] = bar.label
-    taken = "  o taken by others" if any(bar.kind == "others" for bar in bars) else ""
+    others_legend = "  o taken by others" if any(bar.kind == "others" for bar in bars) else ""
     return [
         *(f"{name:<{label}} |{''.join(row)}|" for name, row in rows.items()),
         f"{'':<{label}}  {''.join(marks)}".rstrip(),
-        f"{'':<{label}}  # computes  ~ moves data{taken}  . waits; the whole is {total_ms:.2f} ms",
+        f"{'':<{label}}  # computes  ~ moves data{others_legend}  . waits; the whole is {total_ms:.2f} ms",
     ]

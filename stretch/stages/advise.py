@@ -214,8 +214,8 @@ def _on_device(
     model: Sequence[str], graph: OpGraph, device: DeviceProfile, precision: Mapping[str, str], like: PlanningProblem | None
 ) -> tuple[DeviceAdvice, PlanningProblem | None]:
     """Return the advice for one device, limited to the processors in `precision`, and the last planning problem for reuse."""
-    names, usual = tuple(precision), precisions_at(device, None)
-    request = PlanConfig(processors=() if len(names) == len(usual) else names, precision=dict(precision))
+    names, defaults = tuple(precision), precisions_at(device, None)
+    request = PlanConfig(processors=() if len(names) == len(defaults) else names, precision=dict(precision))
     if len(names) > 1:
         problem = like = PlanningProblem.of(graph, device, msgspec.structs.replace(request, lossless=True), like=like)
         costs = problem.costs
@@ -230,7 +230,11 @@ def _on_device(
     else:
         costs = Costs(LatencyPredictor(device), precision)
         single, at_most, exact, stretched = ranked_singles(graph, costs, names)[0], None, _PlannedKind(None), _PlannedKind(None)
-        why = "its profile has one processor" if len(usual) == 1 else f"{names[0]} is the only processor with that precision or a wider one"
+        why = (
+            "its profile has one processor"
+            if len(defaults) == 1
+            else f"{names[0]} is the only processor with that precision or a wider one"
+        )
         recommended, reason = f"single:{single.processor}", why
     run = single_run(single, device)
     low, high = interval(run.drawn_ms(draw_factors(run.unknowns)))
@@ -304,9 +308,9 @@ def _without_branches(exact: _PlannedKind, stretched: _PlannedKind, single: Esti
     if kind := _open_question(exact, stretched):
         result = kinds[kind].result
         assert result is not None
-        near = min(result.recommendation.beatable, key=lambda rival: rival.probability)
-        answer = f"{_gain(kind, kinds[kind])}, and {near.ratio:.2f}x against the baseline {baseline(near.name)} ({near.low:.2f} to {near.high:.2f})"
-        return NO_CLEAR_WINNER, f"{answer}; the result depends most on {near.measure or 'unknown numbers'}"
+        closest = min(result.recommendation.beatable, key=lambda rival: rival.probability)
+        answer = f"{_gain(kind, kinds[kind])}, and {closest.ratio:.2f}x against the baseline {baseline(closest.name)} ({closest.low:.2f} to {closest.high:.2f})"
+        return NO_CLEAR_WINNER, f"{answer}; the result depends most on {closest.measure or 'unknown numbers'}"
     parts = []
     for kind, item in kinds.items():
         if item.result is None:

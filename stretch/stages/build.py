@@ -93,12 +93,12 @@ def divide_images(
     if len(captured.graph.inputs) > 1:
         names = ", ".join(op.name for op in captured.graph.inputs)
         raise UsageError(f"a folder of images feeds networks of one input, `{captured.graph.name}` has {names}", "leave the images out")
-    taken = load_images(folder, captured.graph.input.shape, count + held_back, preprocessing or IMAGENET)
-    unique = {fingerprint(image): image for image in taken}
+    loaded = load_images(folder, captured.graph.input.shape, count + held_back, preprocessing or IMAGENET)
+    unique = {fingerprint(image): image for image in loaded}
     distinct = list(unique.values())
-    if len(distinct) < min(len(taken), MIN_IMAGES):
+    if len(distinct) < min(len(loaded), MIN_IMAGES):
         raise StretchError(
-            f"{folder} has {len(taken)} images of which only {len(distinct)} differ",
+            f"{folder} has {len(loaded)} images of which only {len(distinct)} differ",
             f"give at least {MIN_IMAGES} different ones, better some hundreds",
         )
     back = max(len(distinct) - count, min(len(distinct) // HELD_BACK_EVERY, held_back, len(distinct) - MIN_IMAGES), 0)
@@ -107,9 +107,9 @@ def divide_images(
     for i, image in enumerate(distinct):
         sets[i in chosen].append(torch.from_numpy(image))
     looked_at = tuple(name for i, name in enumerate(unique) if i not in chosen)
-    fitted, others = ([torch.cat(part[i : i + BATCH]) for i in range(0, len(part), BATCH)] for part in sets)
-    made = synthesise(captured, preprocessing or IMAGENET, Synthesis(synthetic), progress) if synthetic else []
-    return Images(fitted, others, len(taken) - len(distinct), looked_at, made)
+    fitted, held = ([torch.cat(part[i : i + BATCH]) for i in range(0, len(part), BATCH)] for part in sets)
+    synthesised = synthesise(captured, preprocessing or IMAGENET, Synthesis(synthetic), progress) if synthetic else []
+    return Images(fitted, held, len(loaded) - len(distinct), looked_at, synthesised)
 
 
 def compare_with_original(model: BranchedModel, captured: Captured, images: Sequence[torch.Tensor]) -> tuple[Agreement | None, list[str]]:
@@ -163,20 +163,20 @@ class FileComparison:
             [image[None].numpy() for batch in batches for image in batch.cpu()] for batches in (self.images.fitted, self.images.held_back)
         )
         few = len(held_back) <= self.count
-        taken = held_back if few else [held_back[i * len(held_back) // self.count] for i in range(self.count)]
+        chosen = held_back if few else [held_back[i * len(held_back) // self.count] for i in range(self.count)]
         module = self.captured.module.eval()
         with torch.no_grad():
             # run the original on all images first: alternating with the session, torch's threads and the session's would compete
-            batches = [torch.from_numpy(np.concatenate(taken[i : i + BATCH])) for i in range(0, len(taken), BATCH)]
+            batches = [torch.from_numpy(np.concatenate(chosen[i : i + BATCH])) for i in range(0, len(chosen), BATCH)]
             outputs = [named_outputs(module(batch), self.captured.returned)[0][1] for batch in batches]
         expected = iter(torch.cat(outputs).numpy())
         measured = measure_files(
-            bundle, lambda x: next(expected)[None], fitted, taken, self.mapping, seconds=self.seconds, progress=self.progress
+            bundle, lambda x: next(expected)[None], fitted, chosen, self.mapping, seconds=self.seconds, progress=self.progress
         )
         reasons = measured.kept.items()
         self.warnings.extend(f"subgraph `{name}` was run in fp32, not in its planned precision: {reason}" for name, reason in reasons)
         if measured.left:
-            count = f"{measured.agreement.images} of {len(taken)}"
+            count = f"{measured.agreement.images} of {len(chosen)}"
             self.warnings.append(f"in the time there is, the bundle's files were run on {count} images")
         return msgspec.structs.replace(self.agreement, bundle=measured.agreement)
 

@@ -82,23 +82,24 @@ def _numbers(rng: np.random.Generator, end: SourceTensor, shape: tuple[int, ...]
 
 
 @torch.inference_mode()
-def _difference(network: OwnNetwork, loaded: LoadedModel, inputs: Inputs, x: Arrays, want: Arrays) -> tuple[float, str]:
+def _difference(network: OwnNetwork, loaded: LoadedModel, inputs: Inputs, x: Arrays, expected: Arrays) -> tuple[float, str]:
     """Return the largest relative difference of an output, and the output's name in the file."""
-    got = dict(walk_leaves(inputs.call(loaded.module, [torch.from_numpy(np.array(array)) for array in x.values()])))
+    actual = dict(walk_leaves(inputs.call(loaded.module, [torch.from_numpy(np.array(array)) for array in x.values()])))
     return max(
-        (_relative_difference(got[end.tensor].numpy(), want[end.tensor], network.own.precision), end.name) for end in network.own.outputs
+        (_relative_difference(actual[end.tensor].numpy(), expected[end.tensor], network.own.precision), end.name)
+        for end in network.own.outputs
     )
 
 
-def _relative_difference(got: Any, want: Any, precision: str) -> float:
+def _relative_difference(actual: Any, expected: Any, precision: str) -> float:
     """Return the relative difference of two tensors; infinite if their shapes or finite elements differ."""
-    if got.shape != want.shape:
+    if actual.shape != expected.shape:
         return float("inf")
-    got, want = np.asarray(got, np.float32), np.asarray(want, np.float32)
-    finite = np.isfinite(want)
-    if not np.array_equal(finite, np.isfinite(got)):
+    actual, expected = np.asarray(actual, np.float32), np.asarray(expected, np.float32)
+    finite = np.isfinite(expected)
+    if not np.array_equal(finite, np.isfinite(actual)):
         return float("inf")
-    return distance(got[finite], want[finite], precision) if finite.any() else 0.0
+    return distance(actual[finite], expected[finite], precision) if finite.any() else 0.0
 
 
 @torch.inference_mode()
@@ -161,7 +162,7 @@ def _first_difference(network: OwnNetwork, loaded: LoadedModel, x: Arrays) -> st
     for described, results in network.operators:
         for name, (node, order) in results.items():
             if name in seen and node in recorder.kept:
-                got = recorder.kept[node]
-                if not _relative_difference(got.transpose(order) if order else got, seen[name], "fp32") <= _INNER_TOLERANCE:
+                actual = recorder.kept[node]
+                if not _relative_difference(actual.transpose(order) if order else actual, seen[name], "fp32") <= _INNER_TOLERANCE:
                     return described
     return ""

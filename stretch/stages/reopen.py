@@ -34,10 +34,10 @@ _WRITE_AGAIN_HINT = "write the bundle again with `stretch branch`"
 def load_bundle_model(bundle: Bundle) -> tuple[Captured, BranchedModel]:
     """Rebuild the original and the branched network of an fp32 bundle, in evaluation mode, and check them against its files."""
     manifest = bundle.manifest
-    other = next((sub for sub in manifest.subgraphs if sub.precision != "fp32"), None)
-    if other is not None:
+    lowered = next((sub for sub in manifest.subgraphs if sub.precision != "fp32"), None)
+    if lowered is not None:
         raise StretchError(
-            f"subgraph `{other.name}` of {bundle.path} is in {other.precision}, and weights can be changed in fp32 alone",
+            f"subgraph `{lowered.name}` of {bundle.path} is in {lowered.precision}, and weights can be changed in fp32 alone",
             "give the bundle that it was exported from, and export it again afterwards",
         )
     if "original" not in manifest.controls:

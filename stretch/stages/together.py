@@ -52,9 +52,9 @@ def network_of(name: str, run: Timeline, costs: Costs) -> Network:
             last = branch is row.branches[-1] and row is run.segments[-1]
             out_ms = branch.out_ms + (run.output_ms if last else 0.0)
             # the time of a branch already includes contention
-            beside = None if several else contention_factors(device, family, branch.estimate.computing.shares, device.processors)
+            contention = None if several else contention_factors(device, family, branch.estimate.computing.shares, device.processors)
             start_ms = run.handover.ms if begins else 0.0
-            times[step] = StepTime.of(family, branch.in_ms, branch.ms + branch.contention_ms, out_ms, beside, start_ms=start_ms)
+            times[step] = StepTime.of(family, branch.in_ms, branch.ms + branch.contention_ms, out_ms, contention, start_ms=start_ms)
             written.append(f"{step}.y")
         arriving = tuple(written)
         if row.join_ms:
@@ -68,8 +68,8 @@ def network_of(name: str, run: Timeline, costs: Costs) -> Network:
 def single_network(name: str, estimate: Estimate, device: DeviceProfile) -> Network:
     """Return a whole network on one processor as a network for simulations, with one subgraph."""
     family = device.processor(estimate.processor).family
-    beside = contention_factors(device, family, estimate.computing.shares, device.processors)
-    time = StepTime.of(family, estimate.handover_ms, estimate.computing_ms, 0.0, beside)
+    contention = contention_factors(device, family, estimate.computing.shares, device.processors)
+    time = StepTime.of(family, estimate.handover_ms, estimate.computing_ms, 0.0, contention)
     plan = build_plan(("x",), ("all.y",), [PlannedSubgraph("all", "all", "", family, ("x",), ("all.y",))], ())
     return Network(name, plan, {"all": device_placement(family, device)}, {"all": time})
 
@@ -155,11 +155,11 @@ def candidates(graph: OpGraph, device: DeviceProfile, config: PlanConfig, top: i
                         planned.add(design)
                         network = network_of(graph.name, timeline(graph, design, request.costs), request.costs)
                         result.append(_candidate(network, design))
-    taken: set[str] = set()
+    families: set[str] = set()
     for single in ranked_singles(graph, request.costs, processors):
         family = device.processor(single.processor).family
-        if family not in taken:
-            taken.add(family)
+        if family not in families:
+            families.add(family)
             result.append(_candidate(single_network(graph.name, single, device), None))
     return result
 

@@ -54,8 +54,8 @@ def exporter_of(source: Path, form: str, options: Mapping[str, Any]) -> Exporter
     if form not in exporters:
         raise UnknownNameError.among(exporters.noun, form, [name for name in exporters if not exporters.get(name).instead_of])
     exporter = exporters.get(form)
-    others = (exporters.get(name) for name in exporters)
-    return next((other for other in others if other.instead_of == form and other.applies(source, options)), exporter)
+    alternatives = (exporters.get(name) for name in exporters)
+    return next((other for other in alternatives if other.instead_of == form and other.applies(source, options)), exporter)
 
 
 def written_page(titles: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]) -> Page:

@@ -247,13 +247,13 @@ def _rounded_once(quantised: onnx.ModelProto) -> None:
     entry = next((node for node in graph.node if node.name == f"{name}.entry"), None)
     if entry is None:
         return
-    behind = [node for node in graph.node if entry.output[0] in node.input]
-    if [node.op_type for node in behind] != ["QuantizeLinear"]:
+    readers = [node for node in graph.node if entry.output[0] in node.input]
+    if [node.op_type for node in readers] != ["QuantizeLinear"]:
         return
     made_by = {node.output[0]: node for node in graph.node}
     while entry.input[0] in made_by:
         entry = made_by[entry.input[0]]
-        entry.input[1:3] = behind[0].input[1:3]
+        entry.input[1:3] = readers[0].input[1:3]
     used = {input_name for node in graph.node for input_name in node.input}
     constants = [tensor for tensor in graph.initializer if tensor.name in used]
     del graph.initializer[:]
@@ -387,10 +387,10 @@ def layer_losses(model: onnx.ModelProto, lower: onnx.ModelProto, samples: Sequen
     if not names:
         return {}
     expected = _values(folded, names, samples)
-    got = _values(lower, [rounded[name] for name in names], samples)
+    lowered = _values(lower, [rounded[name] for name in names], samples)
     # if an activation is fused into the operator before it, a band's rows are cut after both
-    alike = [name for name in names if expected[name][0].shape == got[rounded[name]][0].shape]
-    return {name: loss(zip(expected[name], got[rounded[name]], strict=True)) for name in alike}
+    alike = [name for name in names if expected[name][0].shape == lowered[rounded[name]][0].shape]
+    return {name: loss(zip(expected[name], lowered[rounded[name]], strict=True)) for name in alike}
 
 
 def _dequantized_names(int8: onnx.ModelProto) -> dict[str, str]:

@@ -189,16 +189,16 @@ class Costs:
 
     def prepare(self, segment: Segment, processor: str, widths: Sequence[int], channels: Iterable[int]) -> None:
         """Time the kernels of many branches together, which takes little longer than for one branch."""
-        usual = segment.in_width
+        in_width = segment.in_width
         kernels: dict[object, Sequence[Kernel]] = {}
-        new = {(segment, processor, width, count) for width in widths for count in (usual, *channels)} - self._prepared
+        new = {(segment, processor, width, count) for width in widths for count in (in_width, *channels)} - self._prepared
         self._prepared |= new
         for *_, width, count in sorted(new, key=lambda item: item[2:]):
-            if count == usual or not segment.rewires:
-                whole = self._full_depth(segment, processor, width, count, segment.entry(width, usual) if count == usual else "none")
+            if count == in_width or not segment.rewires:
+                whole = self._full_depth(segment, processor, width, count, segment.entry(width, in_width) if count == in_width else "none")
                 kernels.update({built: built.kernels for _, built in whole.blocks})
             else:
-                readers = self._full_depth(segment, processor, width, usual, "none").readers(segment.graph.consumers[segment.start])
+                readers = self._full_depth(segment, processor, width, in_width, "none").readers(segment.graph.consumers[segment.start])
                 kernels[width, count] = [_rewired(kernel, segment, count) for kernel in readers]
         self.kernels_time([kernel for launched in kernels.values() for kernel in launched], processor)
 

@@ -223,12 +223,12 @@ class PredictedRun:
     @property
     def overlaps(self) -> bool:
         """Whether any two steps can run at the same time: both take time, and neither waits for the other, directly or indirectly."""
-        behind = [frozenset[int]()] * len(self.steps)
+        ancestors = [frozenset[int]()] * len(self.steps)
         for number in execution_order(tuple(step.waits for step in self.steps)):
             waits = self.steps[number].waits
-            behind[number] = frozenset(waits).union(*(behind[wait] for wait in waits))
+            ancestors[number] = frozenset(waits).union(*(ancestors[wait] for wait in waits))
         busy = [number for number, step in enumerate(self.steps) if step.takes_time]
-        return any(a not in behind[b] and b not in behind[a] for a, b in combinations(busy, 2))
+        return any(a not in ancestors[b] and b not in ancestors[a] for a, b in combinations(busy, 2))
 
     @property
     def unknowns(self) -> set[UncertainFactor]:
@@ -431,12 +431,12 @@ def _scale_factor(
     ends = {key: key.low if factor < 1 else key.high for key in draws if key.group == CONTENTION}
     fixed = ends if group == CONTENTION else {key: factor for key in draws if key.group == group}
     factors = {key: draw * fixed.get(key, 1.0) for key, draw in draws.items()}
-    ms, theirs = branched.ms(fixed), {name: control.ms(fixed) for name, control in controls.items()}
+    ms, control_ms = branched.ms(fixed), {name: control.ms(fixed) for name, control in controls.items()}
     return Change(
         numbers=group,
         factor=max(fixed.values(), key=lambda one: abs(log(one))),
         makespan_ms=ms,
-        speedup=min(theirs.values()) / ms if theirs else None,
+        speedup=min(control_ms.values()) / ms if control_ms else None,
         recommended=recommend_among(branched, controls, factors, fixed),
     )
 
@@ -444,10 +444,10 @@ def _scale_factor(
 def _crossover(branched: PredictedRun, single: PredictedRun, processor: str) -> float | None:
     """Return the `crossover` of `Certainty` by bisection: with faster other processors only the branched run gets faster."""
     own, prefix, bound = computing_factor_name(processor), computing_factor_name(""), single.ms()
-    others = [key for key in branched.unknowns if key.group.startswith(prefix) and key.group != own]
+    other_factors = [key for key in branched.unknowns if key.group.startswith(prefix) and key.group != own]
 
     def pays(faster: float) -> bool:
-        return branched.ms(dict.fromkeys(others, 1 / faster)) <= bound
+        return branched.ms(dict.fromkeys(other_factors, 1 / faster)) <= bound
 
     if pays(1.0) or not pays(MAX_SPEED_FACTOR):
         return None

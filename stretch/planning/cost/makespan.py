@@ -416,8 +416,8 @@ def side_by_side(branches: Sequence[BranchTime], device: DeviceProfile) -> tuple
     """Return branches that start together, with the contention while the others compute."""
     works, names = [], [branch.scale.processor for branch in branches]
     for branch, processor in zip(branches, names, strict=True):
-        beside = contention_factors(device, processor, branch.estimate.computing.shares, names)
-        works.append(ProcessorWork(processor, branch.in_ms, branch.ms, beside, device.feeder(processor)))
+        contention = contention_factors(device, processor, branch.estimate.computing.shares, names)
+        works.append(ProcessorWork(processor, branch.in_ms, branch.ms, contention, device.feeder(processor)))
     return tuple(
         replace(branch, contention_ms=end.ms - branch.in_ms - branch.ms, together=end.together)
         for branch, end in zip(branches, end_times(works), strict=True)

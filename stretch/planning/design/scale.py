@@ -272,8 +272,8 @@ def kept_units(segment: Segment, source: OpGraph, channels: ChannelGroups, scale
         kept[group] = in_channels // size
     written = sum(kept[group] * size for group, size in pieces)
     if written != scale.width:
-        near = min(legal_widths(segment, scale.align), key=lambda w: abs(w - scale.width))
-        raise StretchError(f"{where} cannot have width {scale.width}, its channels would be {written}", f"the nearest width is {near}")
+        nearest = min(legal_widths(segment, scale.align), key=lambda w: abs(w - scale.width))
+        raise StretchError(f"{where} cannot have width {scale.width}, its channels would be {written}", f"the nearest width is {nearest}")
     return kept
 
 
@@ -556,9 +556,9 @@ def _resolve_segment(segment: Segment, segment_draft: SegmentDraft, in_channels:
         raise StretchError(f"segment `{segment.name}` of the design has no branches", "list at least one { processor, depth, width }")
     scales = [_resolve_branch(segment, b, in_channels, align) for b in segment_draft.branches]
     word = next((word for word in DIVISION_NAMES if any(word in shares_of(b) for b in scales)), None)
-    usual = divisions()[word].join(segment) if word is not None else DEFAULT
+    default_join = divisions()[word].join(segment) if word is not None else DEFAULT
     alone = len(scales) == 1 and word is None
-    join: JoinKind = segment_draft.join or (("none" if scales[0].width == segment.width else "concat") if alone else usual)
+    join: JoinKind = segment_draft.join or (("none" if scales[0].width == segment.width else "concat") if alone else default_join)
     without = [b.processor for b in segment_draft.branches if not b.partition]
     if join_of(join).divides and 0 < len(without) < len(scales):
         problem = f"branch `{segment.name}.{without[0]}` of the design has no `partition`, others of its segment have"
@@ -572,8 +572,8 @@ def _resolve_segment(segment: Segment, segment_draft: SegmentDraft, in_channels:
 def _resolve_branch(segment: Segment, draft: BranchDraft, in_channels: int, align: Mapping[str, int]) -> BranchScale:
     if draft.processor not in align:
         raise UnknownNameError.among("processor", draft.processor, align)
-    usual = {"depth": segment.depth, "width": segment.width, "align": align[draft.processor]}
-    scale: dict[str, Any] = {key: value if (stated := getattr(draft, key)) is None else stated for key, value in usual.items()}
+    defaults = {"depth": segment.depth, "width": segment.width, "align": align[draft.processor]}
+    scale: dict[str, Any] = {key: value if (stated := getattr(draft, key)) is None else stated for key, value in defaults.items()}
     for key, value in scale.items():
         if value < 1:
             raise StretchError(f"branch `{segment.name}.{draft.processor}` has {key} {value}", f"{key} is a whole number from 1")

@@ -49,7 +49,7 @@ def find_hidden(graph: OpGraph) -> Hidden:
     # go back to an operator that sums over all channels of its input, if these can be divided
     while not (op.inputs and kind_of(op.kind).dense(op.attrs) and len(op.shape) in (2, 4) and width(graph.input_shapes(op)[0]) > 1):
         if op.kind == "add":
-            behind = max(op.inputs, key=lambda name: sum(graph.op_macs(graph.by_name[item]) for item in cone(graph, [name])))
+            operand = max(op.inputs, key=lambda name: sum(graph.op_macs(graph.by_name[item]) for item in cone(graph, [name])))
         elif not op.inputs:
             problem = f"`{graph.name}` ends without a convolution or linear layer that projects hidden channels"
             raise StretchError(problem, 'divide its output by join = "channels", or let it stay whole')
@@ -57,9 +57,9 @@ def find_hidden(graph: OpGraph) -> Hidden:
             problem = f"operator `{op.name}` ({op.kind}) needs the whole sum of its input, so no hidden channels are divided before it"
             raise StretchError(problem, f'let the segment end before `{op.name}`, or divide its output by join = "channels"')
         else:
-            behind = op.inputs[0]
+            operand = op.inputs[0]
         tail.append(op.name)
-        op = graph.by_name[behind]
+        op = graph.by_name[operand]
     if _is_read_beside(graph, op.name, tail):
         raise StretchError(f"the result of `{op.name}` ({op.kind}) is read before its sum is complete", "let the segment stay whole")
     return Hidden(op.inputs[0], op.name, tuple(reversed(tail)))

@@ -106,13 +106,13 @@ def _chain_groups(tasks: TaskGraph) -> list[list[str]]:
     last: list[list[int]] = []
     for number in range(len(tasks)):
         sources = tasks.sources[number]
-        behind = 0
+        earlier = 0
         for source in sources:
-            behind |= ancestors[source]
-        last.append([source for source in sources if not behind >> source & 1])
+            earlier |= ancestors[source]
+        last.append([source for source in sources if not earlier >> source & 1])
         for source in sources:
-            behind |= 1 << source
-        ancestors.append(behind)
+            earlier |= 1 << source
+        ancestors.append(earlier)
     follow = [0] * len(tasks)
     for waits in last:
         for source in waits:
@@ -200,12 +200,12 @@ def ranks(problem: PlacementProblem) -> list[float]:
     pairs = [(a, b) for a in range(problem.count) for b in range(problem.count)]
     result = [0.0] * len(problem.tasks)
     for task in reversed(range(len(problem.tasks))):
-        behind = 0.0
+        remaining = 0.0
         for reader in problem.tasks.readers[task]:
             tensors = [tensor for source, tensor in problem.tasks.reads[reader] if source == task]
             moving = sum(problem.moving[tensor][a][b] for tensor in tensors for a, b in pairs) / len(pairs)
-            behind = max(behind, moving + result[reader])
-        result[task] = sum(problem.ms[task]) / problem.count + behind
+            remaining = max(remaining, moving + result[reader])
+        result[task] = sum(problem.ms[task]) / problem.count + remaining
     return result
 
 
@@ -398,16 +398,16 @@ def _merge_groups(problem: PlacementProblem, groups: list[list[int]], processors
 def _join_groups(problem: PlacementProblem, groups: list[list[int]], first: int, second: int) -> list[list[int]] | None:
     """Return the portions with two joined; portions between them that depend on the first move after, others before; None if impossible."""
     of = {task: number for number, group in enumerate(groups) for task in group}
-    behind = {first}
+    later = {first}
     for number in range(first + 1, second):
-        if any(of[source] in behind for task in groups[number] for source in problem.tasks.sources[task]):
-            behind.add(number)
+        if any(of[source] in later for task in groups[number] for source in problem.tasks.sources[task]):
+            later.add(number)
     needed = {of[source] for task in groups[second] for source in problem.tasks.sources[task]} - {first}
-    if needed & behind:
+    if needed & later:
         return None
     between = range(first + 1, second)
-    before = [groups[i] for i in between if i not in behind]
-    return [*groups[:first], *before, groups[first] + groups[second], *(groups[i] for i in between if i in behind), *groups[second + 1 :]]
+    before = [groups[i] for i in between if i not in later]
+    return [*groups[:first], *before, groups[first] + groups[second], *(groups[i] for i in between if i in later), *groups[second + 1 :]]
 
 
 def _candidates(

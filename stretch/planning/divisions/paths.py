@@ -31,8 +31,8 @@ def find_paths(graph: OpGraph) -> tuple[tuple[int, int], ...]:
     cones = [cone(graph, [name]) for name in last.inputs]
     bounds = [0]
     for at in range(1, len(cones)):
-        before, behind = set().union(*cones[bounds[-1] : at]), set().union(*cones[at:])
-        if not before & behind:
+        before, after = set().union(*cones[bounds[-1] : at]), set().union(*cones[at:])
+        if not before & after:
             bounds.append(at)
     bounds.append(len(cones))
     result = tuple(pairwise(bounds))

@@ -160,12 +160,12 @@ def find_blocks(graph: OpGraph) -> list[Block]:
     run, key, done = -1, None, graph.input.name
     for part in parts:
         start, end = graph.by_name[part.start], graph.by_name[part.end]
-        here = (resolution(end), width(end.shape))
+        part_key = (resolution(end), width(end.shape))
         same_shape = start.shape == end.shape
         chain = _weighted(graph, names[position[done] + 1 : position[part.start] + 1])
-        opens = here != key or chain
+        opens = part_key != key or chain
         if opens:
-            run, key = run + 1, here
+            run, key = run + 1, part_key
         tail = push_past_weightless(graph, part.end, elementwise_only=True)
         if opens and (chain and same_shape):
             # The chain before this region is the entry block, so the region is already a unit.
@@ -619,9 +619,9 @@ def divide(graph: OpGraph, stage: Segment, clean: frozenset[str], every: bool = 
     cuts = [stage.graph.by_name[name] for name in cut_points(stage.graph)]
     tall = [op.name for op in cuts if len(op.shape) == 4 and height(op.shape) > 1]
     layers = [op for op in stage.graph.ops if op.kind == "linear"] if vectors else []
-    behind = [op.inputs[0] for op in layers[1:] if op.inputs[0] in cut_points(stage.graph)]
+    layer_inputs = [op.inputs[0] for op in layers[1:] if op.inputs[0] in cut_points(stage.graph)]
     wanted = tall if every else (*(block.end for block in stage.blocks), *tall[-1:])
-    inside = clean.intersection((*wanted, *behind)) - {stage.start, stage.end}
+    inside = clean.intersection((*wanted, *layer_inputs)) - {stage.start, stage.end}
     inner = sorted(inside, key=stage.graph.position.__getitem__)
     if not inner:
         return [stage]
