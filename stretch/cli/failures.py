@@ -20,7 +20,7 @@ from stretch.plugins import culprit
 SPEAKER_VARIABLE = "NN_STRETCH_SPEAKER"
 
 #: Time that other failed processes wait for the first process's message, s, in a distributed run without this variable.
-_FIRST_SPEAKS_S = 3.0
+_FIRST_FAILURE_WAIT_S = 3.0
 
 #: Packages that may be missing, with the extra that installs them ("" for the base install).
 EXTRAS = {
@@ -50,7 +50,7 @@ def guard(
         failure = explain(error, usage_hint)
         if debug:
             traceback.print_exc()
-        if _speaks():
+        if _reports_failure():
             print_failure(failure, as_json=as_json)
         return failure.exit_code
     except KeyboardInterrupt:
@@ -69,13 +69,13 @@ def _exit_message(*, as_json: bool) -> int:
     return INTERRUPTED if failure is None else failure.exit_code
 
 
-def _speaks() -> bool:
+def _reports_failure() -> bool:
     """Return whether this process reports the failure: only the first failed process of a distributed run does."""
     claim = os.environ.get(SPEAKER_VARIABLE)
     if claim is None:
         if _later_process():
             # the end of the first process ends the others
-            time.sleep(_FIRST_SPEAKS_S)
+            time.sleep(_FIRST_FAILURE_WAIT_S)
         return True
     try:
         os.close(os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))

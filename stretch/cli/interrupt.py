@@ -30,7 +30,7 @@ _Position = tuple[tuple[object, int], ...]
 @contextlib.contextmanager
 def interruptible(end: Callable[[], int], grace_s: float = GRACE_S) -> Iterator[None]:
     """Let Ctrl-C end this process and its children even if the main thread hangs; only active if Ctrl-C raises `KeyboardInterrupt`."""
-    if threading.current_thread() is not threading.main_thread() or not _usual():
+    if threading.current_thread() is not threading.main_thread() or not _raises_interrupt():
         yield
         return
     reader, writer = socket.socketpair()
@@ -50,20 +50,20 @@ def interruptible(end: Callable[[], int], grace_s: float = GRACE_S) -> Iterator[
         thread.join()
 
 
-def _usual() -> bool:
+def _raises_interrupt() -> bool:
     return signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def _listen(heard: socket.socket, end: Callable[[], int], grace_s: float) -> None:
     with heard:
         while numbers := heard.recv(64):
-            if signal.SIGINT in numbers and _stands_still(heard, grace_s):
+            if signal.SIGINT in numbers and _is_hanging(heard, grace_s):
                 code = end()
                 _kill_children(os.getpid())
                 os._exit(code)
 
 
-def _stands_still(heard: socket.socket, grace_s: float) -> bool:
+def _is_hanging(heard: socket.socket, grace_s: float) -> bool:
     """Return True after `grace_s` without progress of the main thread, False when the main thread has finished."""
     heard.settimeout(grace_s / _MAX_CHECKS)
     last, still = _position(), 0
@@ -72,7 +72,7 @@ def _stands_still(heard: socket.socket, grace_s: float) -> bool:
             if not heard.recv(64):
                 return False
         now = _position()
-        still = still + 1 if now == last and _usual() else 0
+        still = still + 1 if now == last and _raises_interrupt() else 0
         last = now
     return True
 

@@ -108,7 +108,7 @@ class Output:
     def note(self, message: str) -> None:
         """Print a note on stderr."""
         if not self.quiet:
-            self._say(message)
+            self._write_line(message)
 
     def note_later(self, message: str) -> None:
         """Print a note on stderr after the answer."""
@@ -118,7 +118,7 @@ class Output:
         """Print a warning on stderr and add it to the result."""
         self.warnings.append(message)
         if not self.quiet:
-            self._say(f"warning: {message}")
+            self._write_line(f"warning: {message}")
 
     def tell_size(self, shapes: Any, graph: "OpGraph") -> None:
         """Print the default input shape after the answer if `--input` is not given."""
@@ -155,7 +155,7 @@ class Output:
 
             yield step
 
-    def _say(self, message: str) -> None:
+    def _write_line(self, message: str) -> None:
         sys.stderr.write(printable(message) + "\n")
         sys.stderr.flush()
 

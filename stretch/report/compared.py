@@ -114,8 +114,8 @@ def _rows(name: str, data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     if {"designs", "pareto"} <= data.keys():
         for design in data["designs"][:_MAX_ROWS]:
             yield {
-                **_is_same(data),
-                **_is_same(design),
+                **_shared_values(data),
+                **_shared_values(design),
                 "name": f"{name} {design['name']}",
                 "kind": "design of a search",
                 "processors": _processors(design["design"]["segments"]),
@@ -129,7 +129,7 @@ def _rows(name: str, data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         ms = _number(data, "median_ms")
         single, same = (_number(data[key] or {}, "median_ms") for key in ("sequential", "sequential_same_macs"))
         yield {
-            **_is_same(data),
+            **_shared_values(data),
             "name": name,
             "kind": "run",
             "source": "measured",
@@ -148,7 +148,7 @@ def _plan(name: str, data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the unchecked row of a plan."""
     agreement = (data.get("agreement") or {}).get("value")
     names = {"name": name, "kind": "plan", "processors": _processors(data["segments"]), "agreement": agreement}
-    return {**_is_same(data), **_planned_figures(data["predicted"]), **names}
+    return {**_shared_values(data), **_planned_figures(data["predicted"]), **names}
 
 
 #: Fields of rows that answers have under the same name.
@@ -158,7 +158,7 @@ _SHARED_COLUMNS = (
 )  # fmt: skip
 
 
-def _is_same(data: Mapping[str, Any]) -> dict[str, Any]:
+def _shared_values(data: Mapping[str, Any]) -> dict[str, Any]:
     return {name: data[name] for name in _SHARED_COLUMNS if name in data}
 
 

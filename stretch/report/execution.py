@@ -148,7 +148,7 @@ def simulation_page(answer: SimulateAnswer, latencies_ms: Sequence[float], first
             Section("when", "The first inference", (), [_inference("simulated", f"The first inference{place}, simulated", first, end)]),
             Section("busy", "Processors", (), [busy]),
             *([Section("decisions", "Choice of plans over time", (), _decisions(answer))] if len(answer.plans) > 1 else []),
-            *([Section("beside", "Bundles of others", (), [_overlap_text(answer)])] if answer.beside else []),
+            *([Section("beside", "Bundles of others", (), [_other_bundles(answer)])] if answer.beside else []),
             *([Section("heat", "Heat", [_heat(answer)])] if answer.heat is not None else []),
         ],
         warnings=answer.warnings,
@@ -205,7 +205,7 @@ def _decisions(answer: SimulateAnswer) -> list[Grid]:
     ]
 
 
-def _overlap_text(answer: SimulateAnswer) -> Grid:
+def _other_bundles(answer: SimulateAnswer) -> Grid:
     rows = []
     for bundle in answer.beside:
         times = [_ms(ms, 2) for ms in (bundle.makespan_ms, bundle.p50_ms, bundle.p90_ms, bundle.p99_ms)]
