@@ -41,7 +41,7 @@ class AgreementChange(msgspec.Struct, frozen=True, kw_only=True):
 class RefineAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A refined bundle."""
 
-    bundle: Path  # Its folder.
+    bundle: Path  # Folder of the bundle.
     model: str  # Name of the network.
     kept: str  # ``refined``, or ``start`` if the refinement brought no improvement and the weights did not change.
     refinement: "Refined"  # Errors before and after on images that no step used, number of steps, and time.

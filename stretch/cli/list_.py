@@ -56,7 +56,7 @@ class ListedModel(msgspec.Struct, frozen=True, kw_only=True):
     """A named model."""
 
     name: str
-    family: str  # Its model family; ``file`` for a file.
+    family: str  # Model family; ``file`` for a file.
     checked: bool  # Whether the project's tests branch it.
 
 

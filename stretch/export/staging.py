@@ -156,8 +156,8 @@ def file_entry(path: Path) -> FileEntry:
 class WrittenFile(msgspec.Struct, frozen=True, kw_only=True):
     """One file of a bundle."""
 
-    file: str  # Its path in the bundle.
-    bytes: int  # Its size.
+    file: str  # Path in the bundle.
+    bytes: int  # Size of the file.
     sha256: str  # SHA-256 of its content.
 
 

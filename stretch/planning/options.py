@@ -24,8 +24,8 @@ class Help(NamedTuple):
     """Help text of a request's field as an option."""
 
     text: str  # One to three sentences.
-    example: str = ""  # A flag's value, said where one is not understood.
-    file: bool = False  # Whether it names a file.
+    example: str = ""  # Example of a flag's value, for the error on an unclear value.
+    file: bool = False  # Whether the value names a file.
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class Option:
     """
 
     name: str  # Name of the option.
-    kind: Any  # Its type with its bounds, as msgspec checks them.
-    default: Any  # Its default value; None for no request.
+    kind: Any  # Type of the option with its bounds, as msgspec checks them.
+    default: Any  # Default value; None for no request.
     help: str  # One to three sentences.
-    example: str = ""  # A flag's value, said where one is not understood.
-    file: bool = False  # Whether it names a file.
+    example: str = ""  # Example of a flag's value, for the error on an unclear value.
+    file: bool = False  # Whether the value names a file.
 
     @classmethod
     def of(cls, field: msgspec.structs.FieldInfo) -> "Option":

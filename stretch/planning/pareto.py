@@ -156,7 +156,7 @@ class Criteria:
 class FrontDesign(msgspec.Struct, frozen=True, kw_only=True):
     """One design of a front."""
 
-    name: str  # Its name in the table and in file names.
+    name: str  # Name in the table and in file names.
     predicted_ms: float  # Predicted makespan.
     speedup: float  # Best single processor over the makespan.
     #: Time of the sequential model with the same multiply-accumulates over the makespan; None without such a model.
@@ -194,15 +194,15 @@ class FrontAnswer(Answer, frozen=True, kw_only=True):
     designs: list[FrontDesign]  # From the slowest to the fastest.
     best_single_ms: float  # Time of the original on the best single processor.
     best_single_processor: str  # Name of that processor.
-    best_single_precision: str  # Its precision.
+    best_single_precision: str  # Precision on the best single processor.
     sequential_same_macs_ms: float | None  # Time of the sequential model scaled to the range of MACs; None without such a model.
-    sequential_same_macs_processor: str | None  # Its processor.
-    sequential_same_macs_ratio: float | None  # Its multiply-accumulates over the original's.
+    sequential_same_macs_processor: str | None  # Processor of the sequential model.
+    sequential_same_macs_ratio: float | None  # Multiply-accumulates of the sequential model over the original's.
     evaluated: int  # Number of options whose cost was computed.
     space_log10: float  # Decimal logarithm of the number of designs.
     seconds: dict[str, float] = msgspec.field(default_factory=dict)  # Wall time by phase.
     sensitivity: MeasuredOn | None  # Subject of the measured sensitivity that predicted losses; None without it.
-    sensitivity_file: str | None = None  # Path of its file.
+    sensitivity_file: str | None = None  # Path of the sensitivity file.
     source: str = "predicted"  # Source of the numbers.
     warnings: list[str] = msgspec.field(default_factory=list)  # Warnings for the user.
 

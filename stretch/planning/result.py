@@ -54,8 +54,8 @@ class SequentialControl:
     """The sequential model scaled to the same multiply-accumulates."""
 
     design: BranchDesign  # One branch per segment, all on one processor; `scaled_graph` builds it.
-    single: Estimate  # Its fastest run.
-    macs: int  # Its multiply-accumulates.
+    single: Estimate  # Fastest run on one processor.
+    macs: int  # Multiply-accumulates.
 
 
 def sequential_same_macs(
@@ -142,7 +142,7 @@ class Shortened(msgspec.Struct, frozen=True, kw_only=True):
     """The original without its least important blocks on the best single processor, as fast as the branches or as requested."""
 
     processor: str  # Name of the processor.
-    precision: str  # Its precision.
+    precision: str  # Precision.
     ms: float  # Predicted time.
     macs_ratio: float  # Multiply-accumulates over the original's.
     dropped: dict[str, list[int]]  # Numbers of the missing blocks, by segment of the design.
@@ -221,10 +221,10 @@ class Predicted(compare.Certainty, frozen=True, kw_only=True):
     makespan_ms: float  # Time of the branched network.
     best_single_ms: float  # Time of the original on the best single processor.
     best_single_processor: str  # Name of that processor.
-    best_single_precision: str  # Its precision.
+    best_single_precision: str  # Precision on the best single processor.
     sequential_same_macs_ms: float | None  # Time of the sequential model scaled to the same multiply-accumulates.
-    sequential_same_macs_processor: str | None  # Its processor.
-    sequential_same_macs_ratio: float | None  # Its multiply-accumulates over the original's.
+    sequential_same_macs_processor: str | None  # Processor of the sequential model.
+    sequential_same_macs_ratio: float | None  # Multiply-accumulates of the sequential model over the original's.
     shortened: Shortened | None  # The original without some blocks, as fast on one processor.
     speedup: float  # Best single processor over the makespan.
     whole_graph_ms: float  # Time of the branched network as one graph on one processor.
@@ -237,7 +237,7 @@ class Predicted(compare.Certainty, frozen=True, kw_only=True):
     efficiency: float  # Time of serial parts and slowest branches without contention, over the makespan.
     communication_ms: float  # Time of transfers and joins.
     optimal: bool | None  # Whether no design of the space is better in the objective; None without a search.
-    gap: float | None  # How much better one might be, as a fraction; None where not known.
+    gap: float | None  # Largest possible excess over the best design, as a fraction; None if unknown.
     #: Controls that are compared but not recommended by time: the shortened network, and for an exact design controls that need training.
     reference: list[str] = msgspec.field(name="told")
     #: The best single processor if not even a division without loss would be faster, also at the ends of the intervals; None
@@ -252,13 +252,13 @@ class Predicted(compare.Certainty, frozen=True, kw_only=True):
     best_single_energy_mj: float | None  # Energy of the best single processor.
     sequential_same_macs_energy_mj: float | None  # Energy of the sequential model; also None without such a model.
     energy: tuple[EnergyPart, ...]  # Parts of `energy_mj`, by processor and state, with the source of each power.
-    source: str = "predicted"  # Where the numbers come from.
+    source: str = "predicted"  # Source of the numbers.
 
 
 class ObjectiveAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Objective of a design."""
 
-    requested: str = msgspec.field(name="asked")  # As the request writes it.
+    requested: str = msgspec.field(name="asked")  # Objective as the request writes it.
     value: float | None  # Value of the design; None if the profile lacks a necessary number, such as a power.
     unit: str  # Unit of the value; empty for a weighted sum and for a share.
     strategy: str  # Search strategy.
@@ -283,13 +283,13 @@ class PlanResult:
     config: PlanConfig  # The request, with defaults filled in.
     design: BranchDesign  # The design.
     stages: tuple[Segment, ...]  # The network's segments between its default or requested meeting points.
-    run: Timeline  # Its predicted timeline.
+    run: Timeline  # Predicted timeline.
     best_single: Estimate  # The original on the best single processor.
     sequential: SequentialControl | None  # The sequential model scaled to the same multiply-accumulates; None without such a model.
     whole_graph: Estimate  # The branched network as one graph on the best single processor.
     ideal_split_ms: float  # Time of the original divided without loss.
     optimal: bool | None  # Whether no design of the space is better in the objective; None without a search.
-    gap: float | None  # How much better one might be, as a fraction; None where not known.
+    gap: float | None  # Largest possible excess over the best design, as a fraction; None if unknown.
     evaluated: int  # Number of options whose cost was computed.
     space_log10: float | None  # Decimal logarithm of the number of designs.
     accuracy: PredictedAccuracy | None = None  # Predicted accuracy; None without a predictor.

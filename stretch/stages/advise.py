@@ -52,7 +52,7 @@ class SingleAdvice(msgspec.Struct, frozen=True, kw_only=True):
     processor: str  # Name of the processor, with its core set if this is not the default.
     precision: str  # Precision of the run.
     ms: float  # Predicted time, transfers of input and output included.
-    low_ms: float  # Lower end of the 90 % interval around it.
+    low_ms: float  # Lower end of the 90 % interval of the time.
     high_ms: float  # Upper end.
 
 

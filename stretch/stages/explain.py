@@ -24,25 +24,25 @@ from stretch.export.repredict import runs_in
 class PlacedOperator(msgspec.Struct, frozen=True, kw_only=True):
     """Placement of one operator or meeting point."""
 
-    name: str  # Its name.
+    name: str  # Name of the operator or meeting point.
     op: str  # Kind of the operator.
     subgraph: str  # Subgraph of the operator.
-    processor: str  # Where the design has it.
+    processor: str  # Processor in the design.
     delegate: str | None  # Delegate that runs it; None for a meeting point.
     reason: str  # Reason for the placement, or for the lack of a time.
-    ms: float | None = None  # Its separate time; None if unknown.
+    ms: float | None = None  # Time of the operator alone; None if unknown.
     source: str | None = None  # ``measured`` or ``predicted``; None without a time.
 
 
 class PlacedSubgraph(msgspec.Struct, frozen=True, kw_only=True):
     """Cost of a subgraph."""
 
-    name: str  # Its name.
+    name: str  # Name of the subgraph.
     segment: str  # Segment of the subgraph.
-    processor: str  # Where the design has it.
+    processor: str  # Processor in the design.
     macs: int  # Multiply-accumulates.
     planned_ms: float | None  # Predicted time of the plan.
-    ms: float | None  # Sum of its operators' known times; None without any.
+    ms: float | None  # Sum of the operators' known times; None without any.
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):

@@ -104,7 +104,7 @@ class ReadGraph:
     """A network's graph for a prediction."""
 
     name: str  # Name or path of the model.
-    graph: OpGraph  # Its operators; some may be opaque.
+    graph: OpGraph  # Operators; some may be opaque.
     refusal: str | None = None  # Reason why it was not traced, or why `stretch branch` refuses it; None if it was traced.
     instead: str = ""  # Reader used in place of tracing.
     warnings: tuple[str, ...] = ()  # Warnings about the file.

@@ -14,16 +14,16 @@ from predictors.predictor import Estimate, KernelEstimate, LatencyPredictor
 class PredictedKernel(msgspec.Struct, frozen=True, kw_only=True):
     """One kernel that a processor's backend launches."""
 
-    name: str  # Its name.
-    kind: str  # Kind of its main operator, which determines its cost.
-    ops: tuple[str, ...]  # Names of its operators.
+    name: str  # Name of the kernel.
+    kind: str  # Kind of the main operator, which determines the cost of the kernel.
+    ops: tuple[str, ...]  # Names of the operators.
     macs: int  # Multiply-accumulates.
-    ms: float  # Its time.
+    ms: float  # Predicted time.
     launch_ms: float  # Launch time.
     compute_ms: float  # Time of computation alone.
     memory_ms: float  # Time of memory traffic alone.
-    bound: str  # Its limit: compute, memory or launches.
-    origin: Origin  # Source of its time: ``fit``, ``relatives``, or ``roofline`` if no measured kernel is similar.
+    bound: str  # Limit of the time: compute, memory or launches.
+    origin: Origin  # Source of the time: ``fit``, ``relatives``, or ``roofline`` if no measured kernel is similar.
 
 
 class FitSource(msgspec.Struct, frozen=True, kw_only=True):

@@ -210,10 +210,10 @@ class PairedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """One network of a pair."""
 
     model: str  # The network.
-    processors: list[str]  # Its processors.
+    processors: list[str]  # Processors of the design.
     branches: list[str]  # Description of each branched segment; empty if the network stays whole.
     alone_ms: float  # Time of an inference without another network.
-    best_alone_ms: float  # Time of its fastest candidate without the other network.
+    best_alone_ms: float  # Time of the fastest candidate without the other network.
     latency_ms: float  # Latency of an inference that starts together with one of the other network.
     design: BranchDesign | None  # Content of its design file; None for the whole network on one processor.
     file: str | None = None  # Path of its design file, if written.

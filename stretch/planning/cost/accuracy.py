@@ -180,11 +180,11 @@ class MeasuredOn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """Subject, images and program of a measurement."""
 
     weights: str  # SHA-256 of the network's weights.
-    images: Annotated[int, msgspec.Meta(ge=1)]  # Images that segments were calibrated on.
-    held_back: Annotated[int, msgspec.Meta(ge=1)]  # Images that networks were compared on.
+    images: Annotated[int, msgspec.Meta(ge=1)]  # Number of images for the calibration of segments.
+    held_back: Annotated[int, msgspec.Meta(ge=1)]  # Number of images for the comparison of networks.
     pictures: str  # SHA-256 of all images after preprocessing.
     device: str  # Profile that the tried options were planned for.
-    processors: tuple[str, ...]  # Its processors that branches used.
+    processors: tuple[str, ...]  # Processors of branches.
     version: str  # Version of nn-stretch.
     date: str  # Date of the measurement, ISO 8601.
     seconds: Annotated[float, msgspec.Meta(ge=0)]  # Duration of the measurement.
@@ -194,9 +194,9 @@ class MeasuredOn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A stage of the network."""
 
-    name: str  # Its name.
-    start: str  # Name of its input tensor.
-    end: str  # Name of its output tensor.
+    name: str  # Name of the stage.
+    start: str  # Name of the input tensor.
+    end: str  # Name of the output tensor.
     loss: _Number | None  # Contribution to the logarithm of a segment's loss; None for a stage without measurements.
 
 

@@ -67,9 +67,9 @@ class FullDepth:
 class _BlockPiece:
     """A block of a segment, or the operators after the last block."""
 
-    block: int  # Its number, or `NO_BLOCK`.
-    start: str  # Name of its input tensor.
-    ops: tuple[Op, ...]  # Its operators.
+    block: int  # Number of the block, or `NO_BLOCK`.
+    start: str  # Name of the input tensor.
+    ops: tuple[Op, ...]  # Operators.
     groups: tuple[int, ...]  # Channel groups of its input and of its operators, in order of first occurrence.
     fingerprint: str  # Equal for pieces of the same structure: kinds, attributes, edges and groups.
 
@@ -106,10 +106,10 @@ def _pieces(segment: Segment) -> list[_BlockPiece]:
 class BranchCost(NamedTuple):
     """Cost of a branch without its part of the join."""
 
-    processor: str  # Name of its processor.
+    processor: str  # Name of the processor.
     depth: int  # Number of kept blocks; 0 for an exactly divided segment, which keeps all.
     width: int  # Channels of its backbone; 0 for an exactly divided segment.
-    entry: EntryKind  # Its entry.
+    entry: EntryKind  # Entry of the branch.
     macs: int  # Multiply-accumulates.
     params: int  # Learned numbers.
     ms: float  # Compute time alone on its processor.
@@ -118,7 +118,7 @@ class BranchCost(NamedTuple):
     #: Maximum activation bytes that one of its kernels reads and writes (a lower bound if the number of input channels differs from the
     #: original's).
     peak_bytes: int
-    share: Share | None = None  # Its share of an exactly divided segment; None for other segments.
+    share: Share | None = None  # Share of an exactly divided segment; None for other segments.
     reads: int = 0  # Number of elements that a share reads; 0 for other branches.
     writes: int = 0  # Number of elements that a share writes; 0 for other branches.
     #: Additional time of a band that must copy its input out of the whole tensor; zero on processors that need no copy.

@@ -163,10 +163,10 @@ def baseline(name: str) -> str:
 class UncertainStep:
     """One step of a predicted run."""
 
-    parts: Mapping[UncertainFactor, float]  # Its transfer times, ms by the number that each part is proportional to.
+    parts: Mapping[UncertainFactor, float]  # Transfer times, ms by the number that each part is proportional to.
     waits: tuple[int, ...] = ()  # Numbers of the steps that end before it starts.
-    fixed_ms: float = 0.0  # Its remaining time, without uncertainty.
-    #: Its compute time, contention included, ms by number; `contended` has the share of it that contention with others changes, by number.
+    fixed_ms: float = 0.0  # Remaining time, without uncertainty.
+    #: Compute time, contention included, ms by number; `contended` has the share that contention with other steps changes, by number.
     computing: Mapping[UncertainFactor, float] = field(default_factory=dict)
     contended: Mapping[UncertainFactor, float] = field(default_factory=dict)
 
@@ -301,10 +301,10 @@ class Rival(msgspec.Struct, frozen=True, kw_only=True):
     """A control and its time compared with the branched run's; a row of `comparisons` in the command line's JSON."""
 
     name: str  # ``single:gpu``, ``whole_graph:cpu``, ``shortened:cpu`` or ``sequential_same_macs``.
-    ms: float  # Its predicted time.
-    low_ms: float  # Lower end of the 90 % interval around it.
+    ms: float  # Predicted time.
+    low_ms: float  # Lower end of the 90 % interval of the time.
     high_ms: float  # Upper end.
-    ratio: float  # Its time over the branched run's; above 1 if branching is faster.
+    ratio: float  # The time over the branched run's; above 1 if branching is faster.
     low: float  # Lower end of the 90 % interval of the ratio.
     high: float  # Upper end.
     probability: float  # Probability that the branched run is faster.
@@ -470,7 +470,7 @@ class Lead:
     """
 
     processor: str  # Name of the fastest processor.
-    alone_ms: float  # Its compute time alone, without transfers of input and output.
+    alone_ms: float  # Compute time of the whole network, without transfers of input and output.
     divided_ms: float  # Time of the division; at least `alone_ms` if no other processor can help.
     #: Minimum factor by which all others must be faster so that the division takes no longer than `alone_ms`; None if it already does not,
     #: or never would.

@@ -48,14 +48,14 @@ class BranchTime:
     macs: int  # Multiply-accumulates, its part of the join included.
     params: int  # Number of parameters.
     in_ms: float  # Transfer time of its input.
-    links: Mapping[str, float]  # Its transfers in and out, ms by processor at the far end of the link.
+    links: Mapping[str, float]  # Transfers in and out, ms by processor at the far end of the link.
     ms: float  # Compute time, running alone.
-    contention_ms: float  # Its additional time while the other branches compute; negative if they make it faster.
+    contention_ms: float  # Additional time while the other branches compute; negative if they speed the branch up.
     out_ms: float  # Transfer time of its output to the processor that needs it.
     estimate: Estimate  # Estimate behind `ms`, by kernel.
     start_ms: float = 0.0  # Start time, relative to the start of its segment.
     waits: tuple[int, ...] = ()  # Numbers of the branches of its segment that it waits for; empty if branches start together.
-    together: Mapping[str, float] = field(default_factory=dict)  # Its compute time in parallel with each other kind of processor, ms.
+    together: Mapping[str, float] = field(default_factory=dict)  # Compute time in parallel with each other kind of processor, ms.
 
     @property
     def contention(self) -> float:
@@ -73,7 +73,7 @@ class SegmentTime:
     """One segment on the timeline."""
 
     segment: Segment  # The original segment.
-    design: SegmentDesign  # Its design.
+    design: SegmentDesign  # Design of the segment.
     branches: tuple[BranchTime, ...]  # Times of its branches.
     join_ms: float  # Time of the join.
     start_ms: float  # Start time.
@@ -140,19 +140,19 @@ class SideTime:
     """A side, a part outside the backbone, on the timeline."""
 
     name: str  # Name of the side.
-    graph: OpGraph  # Its operators.
-    time: BranchTime  # Its time, as for a branch; it starts `time.start_ms` after the network's input is ready.
+    graph: OpGraph  # Operators.
+    time: BranchTime  # Time, as for a branch; the side starts `time.start_ms` after the network's input is ready.
 
     @property
     def end_ms(self) -> float:
-        """Time at which its output has arrived, ms."""
+        """Arrival time of the side's output, ms."""
         return self.time.start_ms + self.time.total_ms
 
 
 class Step(NamedTuple):
     """A branch, a join or a side in the schedule of a run."""
 
-    job: Job  # Its processor, its duration, and the numbers of the steps that it reads from.
+    job: Job  # Processor, duration, and the numbers of the steps whose outputs the step reads.
     time: BranchTime | None  # Time of a branch or a side; None for a join.
     waits: tuple[int, ...]  # Numbers of the steps that it waits for: the steps that it reads from, and the previous step on its processor.
 
@@ -180,7 +180,7 @@ class Timeline:
     """The predicted run of a design."""
 
     design: BranchDesign  # The design.
-    segments: tuple[SegmentTime, ...]  # Its segments in order, with start times from the schedule of all steps.
+    segments: tuple[SegmentTime, ...]  # Segments in order, with start times from the schedule of all steps.
     #: Transfer times of the result to the host, ms by processor at the far end of the link; empty if its producers transfer several results.
     output: Mapping[str, float]
     handover: Handover  # Constant time per inference: of the host, or of the only processor.

@@ -35,7 +35,7 @@ class BranchScale:
     processor: str  # Name of its processor; unique in its segment, unless branches pass tensors to each other.
     depth: int  # Number of kept blocks, the entry block included.
     width: int  # Channels of the branch's own backbone (its output before the join).
-    entry: EntryKind = "none"  # How the branch begins.
+    entry: EntryKind = "none"  # Beginning of the branch.
     partition: int = 0  # Channels this branch contributes to the joined tensor.
     #: Scaled inner channel counts are multiples of this number (the slice of the processor: 4 for PHWC4, 32 for a DSP).
     align: int = 8
@@ -55,7 +55,7 @@ class SegmentDesign:
     end: str  # Cut point the segment writes: the meeting point.
     #: One for a whole segment, else one per processor; or portions in a valid execution order, any number per processor.
     branches: tuple[BranchScale, ...]
-    join: JoinKind = "none"  # How branch outputs meet; ``none`` for a segment that keeps its original width on one processor.
+    join: JoinKind = "none"  # Join of the branch outputs; ``none`` for a segment that keeps its original width on one processor.
 
     @property
     def whole(self) -> bool:
@@ -74,7 +74,7 @@ class SegmentDesign:
 
     @property
     def shares_weights(self) -> bool:
-        """Whether its branches have the same weights or slices of them, so that these count once."""
+        """Whether the branches have the same weights or slices of them, so that each weight counts once."""
         return self.division is not None and self.division.weights != "own"
 
     @property
@@ -98,7 +98,7 @@ class SideDesign(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """The processor of a side, a part outside the backbone (`stretch.planning.network.segments`)."""
 
     name: str  # ``side1``, ``side2``, …
-    processor: str  # Its processor.
+    processor: str  # Processor of the side.
 
 
 @dataclass(frozen=True)

@@ -56,14 +56,14 @@ class Taken:
 class Piece:
     """One branch's part of a segment."""
 
-    graph: OpGraph  # Its operators, named as in the segment.
-    taken: Mapping[str, Taken] = field(default_factory=dict)  # Its slices of weights, by operator name; empty without slices.
+    graph: OpGraph  # Operators of the branch, named as in the segment.
+    taken: Mapping[str, Taken] = field(default_factory=dict)  # Slices of weights, by operator name; empty without slices.
 
 
 class Division:
     """A kind of division; its methods expect segments whose branches all have shares."""
 
-    word: str  # Its name, from the name of its file.
+    word: str  # Name of the division, from the name of its file.
     kind: ClassVar[str]  # Item of the request's `kinds` that selects it; several divisions may have the same kind.
     joins: ClassVar[tuple[str, ...]]  # Exact joins that may end its branches.
     what: ClassVar[str]  # Noun phrase for the part that one branch computes, for messages.

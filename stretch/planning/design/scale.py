@@ -236,12 +236,12 @@ ENTRY_CONV, ENTRY_NORM, ENTRY_SLICE, JOIN_CONV = "entry_conv", "entry_norm", "en
 class ScaledBranch:
     """One branch of one segment, scaled."""
 
-    graph: OpGraph  # Its operators: entry, kept blocks, its own part of the join. Names are the original's.
+    graph: OpGraph  # Operators: entry, kept blocks, the branch's part of the join. Names are the original's.
     source: OpGraph  # The segment with units dropped, at the original widths.
     channels: ChannelGroups  # Channel groups of `source`.
     kept: dict[int, int]  # Units that each of these groups keeps.
     backbone: int  # First channel of the original backbone that the branch computes.
-    taken: Mapping[str, Taken] = field(default_factory=dict)  # Its part of each operator's weights, for a branch of channels.
+    taken: Mapping[str, Taken] = field(default_factory=dict)  # Part of each operator's weights, for a branch of channels.
 
 
 def kept_units(segment: Segment, source: OpGraph, channels: ChannelGroups, scale: BranchScale, in_channels: int) -> dict[int, int]:

@@ -265,7 +265,7 @@ MAX_REPEATED = 0.5
 class _Tensor:
     """A divisible tensor of a part, and the device-independent facts on ranges of its channels."""
 
-    join: JoinKind  # How branches meet.
+    join: JoinKind  # Join of the branches.
     segment: Segment  # The part, or its operators before the tail.
     tail: Segment | None  # Operators that need the whole sum; None without such operators.
     channels: int  # Number of its channels.

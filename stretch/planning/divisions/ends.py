@@ -396,7 +396,7 @@ def _merge_groups(problem: PlacementProblem, groups: list[list[int]], processors
 
 
 def _join_groups(problem: PlacementProblem, groups: list[list[int]], first: int, second: int) -> list[list[int]] | None:
-    """Return the portions with two joined; portions between them that depend on the first move after, others before; None if impossible."""
+    """Return the portions after two are joined, with those that depend on the first moved behind both; None if impossible."""
     of = {task: number for number, group in enumerate(groups) for task in group}
     later = {first}
     for number in range(first + 1, second):

@@ -119,11 +119,11 @@ def cuts_itself(holder: str, processor: str, predictor: LatencyPredictor) -> boo
 class _Step:
     """A band of one part, shared by all bands with the same cost."""
 
-    cutting: OpGraph  # Its graph if it cuts its input rows out of the whole tensor.
+    cutting: OpGraph  # Graph of a band that cuts its input rows out of the whole tensor.
 
     @cached_property
     def graph(self) -> OpGraph:
-        """Its graph if its input only has these rows."""
+        """Graph of a band whose input only has these rows."""
         return handed_over_graph(self.cutting)
 
 

@@ -48,8 +48,8 @@ def memoised(function: C) -> C:
 class Block:
     """A single-entry single-exit part of a graph between two cut points, with its trailing activations."""
 
-    start: str  # Tensor it reads.
-    end: str  # Tensor it writes.
+    start: str  # Name of the input tensor.
+    end: str  # Name of the output tensor.
     ops: tuple[str, ...]  # Names of its operators.
     run: int = 0  # Number of its run of equal blocks.
     removable: bool = False  # Whether it is a *unit*: equal input and output shape, and not the entry block of its run.
@@ -319,7 +319,7 @@ def backbone_of(graph: OpGraph) -> Backbone:
 
 
 def operators_read_outside(graph: OpGraph, ops: Sequence[Op]) -> list[str]:
-    """Return the names of those of `ops` that operators outside of `ops` read, or that the network returns."""
+    """Return the names of the operators in `ops` whose output an operator outside of `ops` reads, or the network returns."""
     inside = {op.name for op in ops}
     return [op.name for op in ops if op.name in graph.outputs or any(reader not in inside for reader in graph.consumers[op.name])]
 
@@ -450,9 +450,9 @@ class Segment:
     """Operators after cut point `start` up to and including cut point `end`; the object caches derived facts."""
 
     name: str  # ``stem``, ``s1``, …, ``head``.
-    start: str  # Tensor it reads.
-    end: str  # Tensor it writes.
-    graph: OpGraph  # Its own graph; the input operator is called `start`.
+    start: str  # Name of the input tensor.
+    end: str  # Name of the output tensor.
+    graph: OpGraph  # Graph of the segment alone; the input operator is called `start`.
     #: Whether it may have several branches: its input and output are feature maps, and it is neither stem nor head.
     branchable: bool
     rewrites: tuple[str, ...] = ()  # Rewrites that `rewrite_segment` applied.
@@ -509,12 +509,12 @@ class Segment:
 
     @cached_property
     def fixed_width(self) -> bool:
-        """Whether its output cannot be scaled, because it contains a frozen group."""
+        """Whether the output cannot be scaled, because the segment contains a frozen group."""
         return any(group in self.channels.frozen for group, _ in self.channels.pieces[self.end])
 
     @cached_property
     def passes_input(self) -> bool:
-        """Whether its output has the channels of its input, because it starts with an identity skip."""
+        """Whether the output has the channels of the input, because the segment starts with an identity skip."""
         pieces = self.channels.pieces[self.end]
         return len(pieces) == 1 and pieces[0][0] == self.channels.input_group
 

@@ -172,7 +172,7 @@ class SearchResult:
     ms: float  # Predicted makespan, ms.
     macs: int  # Multiply-accumulates.
     optimal: bool  # Whether the design is proved to be the best of the space.
-    gap: float  # Fraction by which another design might be better.
+    gap: float  # Largest possible excess over the best design, as a fraction.
     evaluated: int  # Options whose cost was computed.
     value: float  # Value of the objective.
 

@@ -69,7 +69,7 @@ class Bounds:
     """Searches of one space for designs within a bound on parameters, accuracy or latency."""
 
     graph: OpGraph  # The original network.
-    space: DesignSpace  # Its designs.
+    space: DesignSpace  # Designs to choose from.
     config: PlanConfig  # The request, checked.
     totals: Totals  # Limits on a whole design.
     goal: exact.Measure = exact.LATENCY  # Criterion of designs.

@@ -331,7 +331,7 @@ MAX_SLOWDOWN = 1.1
 class Divisible:
     """A part, or a run of parts, that several processors may compute in ranges of rows or channels."""
 
-    join: JoinKind  # How the branches meet.
+    join: JoinKind  # Join of the branches.
     end: Segment  # A segment with the same end.
     in_elements: int  # Elements of the input tensor.
     alone_ms: Sequence[float]  # Time of the undivided part on each processor of the space.

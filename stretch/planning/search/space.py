@@ -122,7 +122,7 @@ class LazyOptions:
 
     segment: Segment  # The original segment.
     subset: tuple[str, ...]  # Processors of the branches, in order.
-    join: JoinKind  # How they meet.
+    join: JoinKind  # Join of the branches.
     in_channels: int  # Channels of the input.
     costs: Costs  # Costs on the device.
     rules: Rules  # Constraints, which also limit depths and widths.

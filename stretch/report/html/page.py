@@ -250,7 +250,7 @@ class StretchedRow:
     before: str  # Text on the original.
     blocks: int  # Number of blocks of the original.
     height: float  # Height of the original's chain, px.
-    boxes: Sequence[Box]  # Its branches.
+    boxes: Sequence[Box]  # Branches of the row.
     meets: str  # Text on the meeting point; empty for one branch.
 
 
@@ -362,7 +362,7 @@ _PACKAGES = ("nn-stretch", "torch", "onnxruntime", "numpy")
 class Fact:
     """A key figure."""
 
-    label: str  # Its label.
+    label: str  # Name of the figure.
     value: str  # The number with its unit, or a word.
     note: str = ""  # A remark for the reader.
 
@@ -371,11 +371,11 @@ class Fact:
 class Grid:
     """A table."""
 
-    caption: str  # Its caption.
+    caption: str  # Caption of the table.
     columns: Sequence[str]  # Headings.
     rows: Sequence[Sequence[str]]  # Cells as text, one per heading.
     right: Sequence[int] = ()  # Indices of the columns with numbers.
-    folded: bool = False  # Whether it is collapsed at first.
+    folded: bool = False  # Whether the table is collapsed at first.
 
 
 @dataclass(frozen=True)
@@ -391,10 +391,10 @@ class Section:
     """A part of a page with a heading."""
 
     name: str  # Name of the anchor, one word.
-    heading: str  # Its title.
+    heading: str  # Title of the section.
     words: Sequence[str] = ()  # Paragraphs before the parts.
     parts: Sequence["Sequence[Fact] | Grid | Chart | Stretched"] = ()  # Facts, tables, pictures.
-    printed: bool = True  # Whether a terminal also shows it: its words, tables and timelines.
+    printed: bool = True  # Whether a terminal also shows the section: its words, tables and timelines.
 
 
 @dataclass(frozen=True)
