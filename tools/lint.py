@@ -221,6 +221,11 @@ ALLOWED_SENTENCES = (
     "the search takes several times as long",
     "takes 1.5 times as long",
 )
+#: Articles, question words and prepositions: a docstring that starts with one of them does not say what its function does.
+NO_VERB = re.compile(
+    r"(?:a|all|an|as|at|both|by|each|every|for|from|how|in|its?|of|one|only|some|such|that|the|this|what|when|where|whether|which|why)\b",
+    re.IGNORECASE,
+)
 #: Maximum number of words of a sentence on a page or in help.
 SENTENCE = 30
 HELP = "docs/reference/cli.md"
@@ -287,6 +292,20 @@ def wording(names: list[str]) -> Iterator[str]:
         # lines of help are wrapped under their option; a blank line ends a unit of reading
         page_text = re.sub(r"\n {7,}(?=\S)", " ", text).replace("\n  ", "\n\n") if name == HELP else FENCE.sub("", text)
         yield from (f"{name}: {defect}" for defect in wording_defects(page_text))
+
+
+def docstrings(names: list[str]) -> Iterator[str]:
+    """Yield the functions whose docstring starts with no verb; a property may have a noun."""
+    for name, source in texts([name for name in names if name.startswith((*PACKAGES, "tools/", "experiments/"))], ".py"):
+        for node in ast.walk(ast.parse(source)):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            match, is_property = (
+                NO_VERB.match(ast.get_docstring(node) or ""),
+                any("property" in ast.unparse(d) for d in node.decorator_list),
+            )
+            if match and not is_property:
+                yield f"{name}:{node.lineno}: the docstring of {node.name} starts with `{match[0]}`; start with a verb: Return, Write …"
 
 
 def records(names: list[str]) -> Iterator[str]:
@@ -426,7 +445,7 @@ def systems(names: list[str]) -> Iterator[str]:
             yield f"{name}: `{match[0].strip()}` is not on every system: take it from predictors.system"
 
 
-CHECKS = (paths_of_a_machine, sizes, imports, systems, pages, installing, numbers_on_pages, wording, records, programs)
+CHECKS = (paths_of_a_machine, sizes, imports, systems, pages, installing, numbers_on_pages, wording, docstrings, records, programs)
 
 
 def main() -> int:

@@ -71,6 +71,16 @@ def written(folder, files):
         (folder / name).write_text(text)
 
 
+def test_docstring_of_a_function_starts_with_a_verb_and_that_of_a_property_may_name_it(tmp_path, monkeypatch):
+    code = (
+        'def right():\n    """Return it."""\n\n\ndef wrong():\n    """Whether it is."""\n\n\n@property\ndef named():\n    """The name."""\n'
+    )
+    written(tmp_path, {"tools/a.py": code})
+    monkeypatch.setattr(lint, "ROOT", tmp_path)
+    [found] = lint.docstrings(["tools/a.py"])
+    assert found.startswith("tools/a.py:5: ")
+
+
 def test_wording_is_checked_in_help_whose_lines_are_wrapped_and_not_in_blocks(tmp_path, monkeypatch):
     files = {"README.md": "Plain.\n\n```text\nbeside\n```\n", "notes.md": "Make it anew.\n"}
     files[lint.HELP] = "```text\n  --map <str>  A core that stands\n               in for it.\n  --on <str>   A board.\n```\n"
