@@ -52,7 +52,7 @@ def floats() -> None:
         for device, processors in DEVICES.items():
             result = plan(graph, load_device(device), PlanConfig(processors=tuple(processors.split(",")), lossless=True))
             speed = {factor: round(result.at_links(factor).speedup or 0.0, 3) for factor in LINKS}
-            single = next(rival for rival in result.recommendation.rivals if rival.name.startswith("single"))
+            single = next(control for control in result.recommendation.compared if control.name.startswith("single"))
             same = result.sequential
             row: Row = {
                 "network and device": f"{name}, {device} {processors}",

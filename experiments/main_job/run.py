@@ -152,8 +152,8 @@ def predicted_row(model: str, device: str, processors: str) -> dict[str, Value]:
 
     result = plan(graph_of(model, None), load_device(device), PlanConfig(processors=tuple(processors.split(","))))
     predicted = result.predicted.to_json()
-    rivals = {rival.name.partition(":")[0]: rival for rival in result.recommendation.rivals}
-    single, same = rivals["single"], rivals.get("sequential_same_macs")
+    compared = {control.name.partition(":")[0]: control for control in result.recommendation.compared}
+    single, same = compared["single"], compared.get("sequential_same_macs")
     return {
         "model and device": f"{model} {device}",
         "branched": " ".join(row.design.name for row in result.run.segments if len(row.branches) > 1),

@@ -104,7 +104,7 @@ def rows_of(pair: str, answer: dict[str, Any], times: Mapping[str, list[float]])
     """Return the row of the planned pair against its best baseline, and one row per baseline."""
     rate = {name: 2 * BURST / statistics.median(taken) for name, taken in times.items()}
     best = max((name for name in rate if name.startswith(ALONE)), key=rate.__getitem__)
-    rival = max((name for name in rate if name != PLANNED), key=rate.__getitem__)
+    best_other = max((name for name in rate if name != PLANNED), key=rate.__getitem__)
     predicted = 2 * answer["pairs_per_second"]
     row: Row = {
         "pair": pair,
@@ -115,8 +115,8 @@ def rows_of(pair: str, answer: dict[str, Any], times: Mapping[str, list[float]])
         "best single": best.removeprefix(ALONE),
         "speed-up over one after the other on it": round(rate[PLANNED] / rate[best], 3),
         "predicted speed-up": round(answer["speedup_over_sequential"], 3),
-        "best other": rival,
-        "speed-up over that": round(rate[PLANNED] / rate[rival], 3),
+        "best other": best_other,
+        "speed-up over that": round(rate[PLANNED] / rate[best_other], 3),
     }
     contenders: list[Row] = []
     for name, taken in times.items():

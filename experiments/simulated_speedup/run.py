@@ -24,7 +24,7 @@ from predictors.errors import InfeasibleError
 from predictors.graph import OpGraph
 from stretch.planning.attempts import MERGED_OPTIONS
 from stretch.planning.config import PlanConfig
-from stretch.planning.cost.compare import Rival
+from stretch.planning.cost.compare import ControlComparison
 from stretch.planning.plan import plan
 from stretch.planning.result import PlanResult
 
@@ -105,8 +105,8 @@ COLUMNS = (
 def _figures(plan_result: PlanResult, bound_ms: float) -> dict[str, Value]:
     """Return the figures of a plan, as columns."""
     run, certainty = plan_result.run, plan_result.certainty
-    rivals = {rival.name.partition(":")[0]: rival for rival in plan_result.recommendation.rivals}
-    single, same = rivals["single"], rivals.get("sequential_same_macs")
+    compared = {control.name.partition(":")[0]: control for control in plan_result.recommendation.compared}
+    single, same = compared["single"], compared.get("sequential_same_macs")
     values = (
         round(run.makespan_ms, 3),
         round(certainty.makespan_low_ms, 3),
@@ -132,9 +132,9 @@ def _figures(plan_result: PlanResult, bound_ms: float) -> dict[str, Value]:
     return dict(zip(COLUMNS, values, strict=True))
 
 
-def _ratio(rival: Rival | None) -> tuple[Value, Value, Value]:
+def _ratio(control: ControlComparison | None) -> tuple[Value, Value, Value]:
     """Return a baseline's time over the branches', and the ends of its 90 % interval."""
-    return (None, None, None) if rival is None else (round(rival.ratio, 3), round(rival.low, 3), round(rival.high, 3))
+    return (None, None, None) if control is None else (round(control.ratio, 3), round(control.low, 3), round(control.high, 3))
 
 
 def _contention_ms(plan_result: PlanResult) -> float:

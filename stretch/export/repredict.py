@@ -130,7 +130,7 @@ def _figures(
         "whole_graph_processor": whole_graph.processor if whole_graph else None,
         **baselines,
         **_shares(manifest, trace, estimates),
-        "comparisons": recommendation.rivals,
+        "comparisons": recommendation.compared,
         **msgspec.structs.asdict(certainty(recommendation, branched, runs, names.get("original"))),
         "told": compared,
         "optimal": None,

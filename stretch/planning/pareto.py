@@ -68,7 +68,7 @@ def non_dominated(search_results: Sequence[exact.SearchResult], values: Sequence
     """Return the indices of the Pareto-optimal designs, sorted by value; the first of equal designs."""
     kept: list[int] = []
     for candidate in sorted(range(len(search_results)), key=lambda i: (*values[i], i)):
-        if not any(all(b <= a + TIE for a, b in zip(values[candidate], values[rival], strict=True)) for rival in kept):
+        if not any(all(b <= a + TIE for a, b in zip(values[candidate], values[other], strict=True)) for other in kept):
             kept.append(candidate)
     return kept
 

@@ -197,13 +197,13 @@ def _choose_meeting_points(choice: Choice, result: PlanResult, losses: Losses) -
     merges = config.merge != "never" and not config.meet
     searched = merges and config.parsed_objective.only_latency and config.strategy == "exact" and not config.widens
     for more in range(MORE_MEETINGS) if searched else ():
-        rival = _choose_or_none(problem.with_options(merge="always", n_meet=choice.result.n_meet + more, latency_budget=limit))
-        if rival is None or _ends(rival.design) in ends or rival.result.n_meet < choice.result.n_meet:
+        alternative = _choose_or_none(problem.with_options(merge="always", n_meet=choice.result.n_meet + more, latency_budget=limit))
+        if alternative is None or _ends(alternative.design) in ends or alternative.result.n_meet < choice.result.n_meet:
             continue
-        ends.add(_ends(rival.design))
+        ends.add(_ends(alternative.design))
         # the worth of blocks does not include the loss by narrower blocks and joins, which grows with the stretched part
-        if _stretched_blocks(predicted := predict(rival.problem, rival.design, rival, losses)) <= stretched:
-            plans.append((rival, _choose_blocks(rival, predicted, losses)))
+        if _stretched_blocks(predicted := predict(alternative.problem, alternative.design, alternative, losses)) <= stretched:
+            plans.append((alternative, _choose_blocks(alternative, predicted, losses)))
     best, chosen = max(plans, key=lambda one: kept_worth(one[1], one[1].design, losses))
     # a later repair starts from the original request
     return best if best is choice else replace(best, problem=problem), replace(chosen, config=config)

@@ -526,7 +526,7 @@ class PlanResult:
                 "objective": self.objective,
                 "accuracy": self.accuracy,
                 "recommended": self.recommended,
-                "comparisons": self.recommendation.rivals,  # each control, with the interval of its ratio
+                "comparisons": self.recommendation.compared,  # each control, with the interval of its ratio
                 "unused": self.unused,
                 "sequential_design": self.sequential.design if self.sequential else None,
                 "operator_split_design": self.operator_split.design,

@@ -13,7 +13,7 @@ from stretch.report.html.page import Grid
 if TYPE_CHECKING:
     from predictors.models.roofline import Origin
     from scheduler.bundle.agreement import Agreement
-    from stretch.planning.cost.compare import Rival
+    from stretch.planning.cost.compare import ControlComparison
     from stretch.planning.pareto import FrontAnswer
     from stretch.planning.result import Kept, PlanResult, Shortened
     from stretch.report.compared import CompareAnswer
@@ -92,7 +92,7 @@ def plan_brief(plan: "PlanResult", built: "Branched | None", following: Sequence
         following: Lines with the next commands.
     """
     predicted = plan.predicted
-    single = next(rival for rival in plan.recommendation.rivals if rival.name.startswith("single:"))
+    single = next(control for control in plan.recommendation.compared if control.name.startswith("single:"))
     subject, gain = f"{plan.graph.name} on {plan.device.id}", ratio(single.ratio, single.low, single.high)
     used = " + ".join(plan.design.processors)
     if plan.recommended == BRANCHED:
@@ -112,12 +112,12 @@ def plan_brief(plan: "PlanResult", built: "Branched | None", following: Sequence
     fewer = "loss unknown" if shortened is None or shortened.kept is None else "needs training"
     alone = len(plan.design.processors) == 1
     rows = [(f"planned, {used} only" if alone else f"branched, {used}", ms(predicted.makespan_ms), "-", output)]
-    for rival in sorted(plan.recommendation.rivals, key=lambda rival: rival.ms):
-        if rival.name.startswith("whole_graph") and plan.recommended != rival.name:
+    for control in sorted(plan.recommendation.compared, key=lambda control: control.ms):
+        if control.name.startswith("whole_graph") and plan.recommended != control.name:
             continue
-        kind = rival.name.partition(":")[0]
+        kind = control.name.partition(":")[0]
         output_note = {"single": "unchanged", "whole_graph": output, "shortened": fewer}.get(kind, "needs training")
-        rows.append((baseline(rival.name), ms(rival.ms), ratio(rival.ratio, rival.low, rival.high), output_note))
+        rows.append((baseline(control.name), ms(control.ms), ratio(control.ratio, control.low, control.high), output_note))
     if 1.005 * predicted.operator_split_ms < min(predicted.makespan_ms, predicted.best_single_ms):
         split = predicted.operator_split_ms
         rows.append(("original, operators split", ms(split), ratio(split / predicted.makespan_ms), "unchanged"))
@@ -171,16 +171,20 @@ def _reason(plan: "PlanResult") -> str:
     if predicted.far_ahead:
         return f"the {predicted.far_ahead} is far ahead of the other processors; {shape}."
     if plan.recommended == NO_CLEAR_WINNER:
-        closest = min((r for r in plan.recommendation.rivals if r.name not in predicted.reference), key=lambda rival: rival.probability)
+        closest = min(
+            (r for r in plan.recommendation.compared if r.name not in predicted.reference), key=lambda control: control.probability
+        )
         return f"{format_probability(closest.probability)} sure to beat the {_beaten(closest)}; {shape}."
-    faster = [rival for rival in plan.recommendation.rivals if rival.name == plan.recommended and rival.ms < predicted.makespan_ms]
+    faster = [
+        control for control in plan.recommendation.compared if control.name == plan.recommended and control.ms < predicted.makespan_ms
+    ]
     if faster and not alone and predicted.communication_ms < MINOR * predicted.makespan_ms:
         return f"{format_probability(1 - faster[0].probability)} sure that the {_beaten(faster[0])} is faster; {shape}."
     return f"{shape}; {moved}."
 
 
-def _beaten(rival: "Rival") -> str:
-    return BEATEN.get(rival.name.partition(":")[0], "network with fewer blocks")
+def _beaten(control: "ControlComparison") -> str:
+    return BEATEN.get(control.name.partition(":")[0], "network with fewer blocks")
 
 
 def _confidence(plan: "PlanResult") -> str:

@@ -330,19 +330,19 @@ def baselines_section(plan: PlanResult) -> Section:
     """Return the section that compares the design with its baselines, as a chart and a table."""
     predicted = plan.predicted
     rows = [ChartInterval("branched", predicted.makespan_ms, predicted.makespan_low_ms, predicted.makespan_high_ms, strong=True)]
-    rows += [ChartInterval(baseline(rival.name), rival.ms, rival.low_ms, rival.high_ms) for rival in plan.recommendation.rivals]
+    rows += [ChartInterval(baseline(control.name), control.ms, control.low_ms, control.high_ms) for control in plan.recommendation.compared]
     alone = {"operators split (MOSAIC, CoDL)": predicted.operator_split_ms, "lower bound (perfect split)": predicted.ideal_split_ms}
     rows += [ChartInterval(name, ms, ms, ms) for name, ms in alone.items()]
-    rivals = [rival for rival in plan.recommendation.rivals if rival.name not in predicted.reference]
-    beaten = sum(rival.ratio > 1 for rival in rivals)
-    words = f"The branches are predicted to be faster than {beaten} of the {len(rivals)} baselines."
+    compared = [control for control in plan.recommendation.compared if control.name not in predicted.reference]
+    beaten = sum(control.ratio > 1 for control in compared)
+    words = f"The branches are predicted to be faster than {beaten} of the {len(compared)} baselines."
     titles = ("baseline", "ms", "90 % interval", "branched is", "its interval", "surely faster", "measure next")
     numbers = []
-    for r in plan.recommendation.rivals:
+    for r in plan.recommendation.compared:
         spans = (f"{r.low_ms:.2f} to {r.high_ms:.2f}", ratio(r.ratio), f"{r.low:.2f} to {r.high:.2f}")
         numbers.append((baseline(r.name), f"{r.ms:.2f}", *spans, format_probability(r.probability), r.measure or ""))
     table = Grid("Baselines in numbers", titles, numbers, right=(1, 2, 3, 4, 5), folded=True)
-    drawn = intervals("rivals", "Predicted times with 90 % intervals", words, rows, "ms")
+    drawn = intervals("compared", "Predicted times with 90 % intervals", words, rows, "ms")
     return Section("baselines", "Baselines", (), [drawn, table], printed=False)
 
 
@@ -368,7 +368,7 @@ def certainty_section(plan: PlanResult) -> Section:
         ends = [change.speedup for change in predicted.changes if change.numbers == group and change.speedup is not None]
         if len(ends) > 1:
             rows.append((group, ends[0], ends[-1]))
-    ratios = [rival.ratio for rival in plan.recommendation.rivals if rival.name not in predicted.reference]
+    ratios = [control.ratio for control in plan.recommendation.compared if control.name not in predicted.reference]
     if rows and ratios:
         turning = [group for group in groups if any(c.numbers == group and c.recommended != plan.recommended for c in predicted.changes)]
         dependence = f"The recommendation depends on {join_words(turning)}."

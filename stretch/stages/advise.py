@@ -23,7 +23,7 @@ from stretch.planning.cost.compare import (
     BRANCHED,
     MIN_GAIN,
     NO_CLEAR_WINNER,
-    Rival,
+    ControlComparison,
     baseline,
     draw_factors,
     interval,
@@ -183,10 +183,10 @@ class _PlannedKind:
     options: Mapping[str, Any] = field(default_factory=dict)  # Planner options of the plan, in addition to its kind.
 
     @property
-    def single(self) -> Rival:
+    def single(self) -> ControlComparison:
         """Comparison with the best single processor."""
         assert self.result is not None
-        return next(rival for rival in self.result.recommendation.rivals if rival.name.startswith("single:"))
+        return next(control for control in self.result.recommendation.compared if control.name.startswith("single:"))
 
     @property
     def is_worth_branching(self) -> bool:
@@ -308,7 +308,7 @@ def _without_branches(exact: _PlannedKind, stretched: _PlannedKind, single: Esti
     if kind := _open_question(exact, stretched):
         result = kinds[kind].result
         assert result is not None
-        closest = min(result.recommendation.beatable, key=lambda rival: rival.probability)
+        closest = min(result.recommendation.beatable, key=lambda control: control.probability)
         answer = f"{_gain(kind, kinds[kind])}, and {closest.ratio:.2f}x against the baseline {baseline(closest.name)} ({closest.low:.2f} to {closest.high:.2f})"
         return NO_CLEAR_WINNER, f"{answer}; the result depends most on {closest.measure or 'unknown numbers'}"
     parts = []
@@ -318,7 +318,7 @@ def _without_branches(exact: _PlannedKind, stretched: _PlannedKind, single: Esti
             continue
         parts.append(f"{kind} branches are predicted to be {item.single.ratio:.2f}x against the {single.processor} alone")
         if sequential := next(
-            (rival for rival in item.result.recommendation.beatable if rival.name == RETRAINED_BASELINE and rival.ratio < 1), None
+            (control for control in item.result.recommendation.beatable if control.name == RETRAINED_BASELINE and control.ratio < 1), None
         ):
             parts[-1] += f", and {sequential.ratio:.2f}x against a plain sequential network of the same cost"
     return f"single:{single.processor}", "; ".join(parts)
@@ -334,11 +334,11 @@ def _open_question(exact: _PlannedKind, stretched: _PlannedKind) -> str | None:
 def _gain(kind: str, planned: _PlannedKind) -> str:
     """Return a text on the speed-up of branches over the best single processor."""
     assert planned.result is not None
-    rival, processor, run = planned.single, planned.result.best_single.processor, planned.result.run
+    control, processor, run = planned.single, planned.result.best_single.processor, planned.result.run
     handed_on = parallel_ms(computing_spans(run)) <= HANDOVER_SHARE * run.makespan_ms
     return (
-        f"{kind} branches on {' and '.join(planned.result.design.processors)} are predicted to be {rival.ratio:.2f}x against "
-        f"the {processor} alone (90 % interval {rival.low:.2f} to {rival.high:.2f})"
+        f"{kind} branches on {' and '.join(planned.result.design.processors)} are predicted to be {control.ratio:.2f}x against "
+        f"the {processor} alone (90 % interval {control.low:.2f} to {control.high:.2f})"
         + (", though parts run one after the other, each where it is fast" if handed_on else "")
     )
 

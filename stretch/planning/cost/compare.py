@@ -297,7 +297,7 @@ class Certainty(Answer, frozen=True, kw_only=True):
     crossover: float | None
 
 
-class Rival(msgspec.Struct, frozen=True, kw_only=True):
+class ControlComparison(msgspec.Struct, frozen=True, kw_only=True):
     """A control and its time compared with the branched run's; a row of `comparisons` in the command line's JSON."""
 
     name: str  # ``single:gpu``, ``whole_graph:cpu``, ``shortened:cpu`` or ``sequential_same_macs``.
@@ -316,13 +316,13 @@ class Recommendation:
     """Recommendation, based on the predictions."""
 
     recommended: str  # ``branched``, the name of a baseline, or `NO_CLEAR_WINNER`.
-    rivals: tuple[Rival, ...]  # Every control of the branched run.
+    compared: tuple[ControlComparison, ...]  # Every control of the branched run.
     reference: frozenset[str]  # Names of controls that are only compared: they need not be beaten and are not recommended.
 
     @property
-    def beatable(self) -> tuple[Rival, ...]:
+    def beatable(self) -> tuple[ControlComparison, ...]:
         """Controls that may be recommended."""
-        return tuple(rival for rival in self.rivals if rival.name not in self.reference)
+        return tuple(control for control in self.compared if control.name not in self.reference)
 
 
 def recommend(branched: PredictedRun, controls: Mapping[str, PredictedRun], reference: Collection[str] = ()) -> Recommendation:
@@ -338,16 +338,16 @@ def recommend(branched: PredictedRun, controls: Mapping[str, PredictedRun], refe
     factors = draw_factors(key for run in (branched, *controls.values()) for key in run.unknowns)
     branched_draws, branched_ms = branched.drawn_ms(factors), branched.ms()
 
-    def rival(name: str, control: PredictedRun) -> Rival:
+    def comparison(name: str, control: PredictedRun) -> ControlComparison:
         draws, ms = control.drawn_ms(factors), control.ms()
         (low_ms, high_ms), (low, high) = interval(draws), interval(draws / branched_draws)
         probability, measure = fraction_true(branched_draws < draws), _decisive(control, branched)
         times = {"ms": ms, "low_ms": low_ms, "high_ms": high_ms, "ratio": ms / branched_ms, "low": low, "high": high}
-        return Rival(name=name, **times, probability=probability, measure=measure)
+        return ControlComparison(name=name, **times, probability=probability, measure=measure)
 
     beatable = {name: control for name, control in controls.items() if name not in reference}
-    rivals = tuple(rival(name, control) for name, control in controls.items())
-    return Recommendation(recommend_among(branched, beatable, factors), rivals, frozenset(reference))
+    compared = tuple(comparison(name, control) for name, control in controls.items())
+    return Recommendation(recommend_among(branched, beatable, factors), compared, frozenset(reference))
 
 
 def recommend_among(
@@ -391,8 +391,8 @@ def certainty(
     """
     single_run = controls.get(single) if single else None
     ends = (lambda key: key.low), (lambda key: 1.0), (lambda key: key.high)
-    closest = min(recommendation.beatable, key=lambda rival: abs(rival.probability - 0.5), default=None)
-    faster = {rival.name.partition(":")[0]: rival.probability for rival in recommendation.rivals}
+    closest = min(recommendation.beatable, key=lambda control: abs(control.probability - 0.5), default=None)
+    faster = {control.name.partition(":")[0]: control.probability for control in recommendation.compared}
     runs = {**controls, **others}
     factors = draw_factors(key for run in (branched, *runs.values()) for key in run.unknowns)
     branched_draws = branched.drawn_ms(factors)

@@ -62,11 +62,11 @@ def test_figures_are_those_of_the_planner_in_the_new_precisions(planned, exporte
     # the constant of an inference is about the same in both
     assert after["makespan_ms"] > 1.02 * before["makespan_ms"]
     assert before.keys() <= after.keys()
-    rivals = {rival.name: rival for rival in expected.recommendation.rivals}
+    compared = {control.name: control for control in expected.recommendation.compared}
     for item in after["comparisons"]:
-        if item["name"] in rivals and item["name"] != "sequential_same_macs":
-            rival = rivals[item["name"]]
-            assert (item["ratio"], item["low"], item["high"]) == pytest.approx((rival.ratio, rival.low, rival.high), rel=1e-4)
+        if item["name"] in compared and item["name"] != "sequential_same_macs":
+            control = compared[item["name"]]
+            assert (item["ratio"], item["low"], item["high"]) == pytest.approx((control.ratio, control.low, control.high), rel=1e-4)
 
 
 def test_subgraphs_alternatives_and_trace_are_of_the_files(exported):

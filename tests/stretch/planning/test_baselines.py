@@ -63,7 +63,7 @@ def test_design_with_parts_beside_its_backbone_is_never_said_to_be_proved(sided)
 def test_probability_of_being_faster_than_all_is_at_most_that_of_each(sided, exact):
     for result in (sided, exact):
         predicted = result.predicted
-        assert predicted.probability_faster["all"] <= min(rival.probability for rival in result.recommendation.rivals) + 1e-9
+        assert predicted.probability_faster["all"] <= min(control.probability for control in result.recommendation.compared) + 1e-9
 
 
 def test_faster_split_of_operators_is_told_and_makes_the_design_unlikely_to_be_fastest(sided):

@@ -175,7 +175,7 @@ def test_plan_without_stretched_segments_or_slower_than_the_original_has_no_netw
     for options in ({"kinds": ("rows",)}, {"latency_budget": 1e3}):
         result = planned("merged", **options)
         assert result.shortened is None
-        assert not [rival for rival in result.recommendation.rivals if rival.name.startswith("shortened")]
+        assert not [control for control in result.recommendation.compared if control.name.startswith("shortened")]
 
 
 def test_network_with_fewer_blocks_is_recommended_where_it_keeps_as_much_and_never_for_its_time():

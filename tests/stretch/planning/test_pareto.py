@@ -114,8 +114,8 @@ def test_front_ends_at_the_best_design_of_the_same_request_and_has_no_design_tha
         run = timeline(graph, design_of(problem, result), problem.costs)
         return result.ms, run.macs - run.halo_macs
 
-    rivals, points = ([weighed(result) for result in some] for some in (others, best))
+    compared, points = ([weighed(result) for result in some] for some in (others, best))
     assert choice.result.optimal
     assert all(item.optimal for item in best)
-    assert points[-1][0] == pytest.approx(rivals[0][0])
-    assert not [(one, other) for one in (*rivals, *points) for other in points if beats(one, other)]
+    assert points[-1][0] == pytest.approx(compared[0][0])
+    assert not [(one, other) for one in (*compared, *points) for other in points if beats(one, other)]

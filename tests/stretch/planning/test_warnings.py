@@ -146,4 +146,4 @@ def test_lossless_plan_counts_halos_as_computed_and_has_the_original_as_its_riva
     assert lossless.recommended in ("branched", "no clear winner", f"single:{lossless.best_single.processor}")
     assert "sequential_same_macs" in lossless.predicted.probability_faster
     assert lossless.predicted.reference == ["sequential_same_macs"]
-    assert "sequential_same_macs" not in {rival.name for rival in lossless.recommendation.beatable}
+    assert "sequential_same_macs" not in {control.name for control in lossless.recommendation.beatable}

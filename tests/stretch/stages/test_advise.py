@@ -33,7 +33,7 @@ def test_answers_are_those_of_plans_made_by_themselves_the_fastest_first():
             if branches is None:
                 continue
             result = plan(GRAPH, device, PlanConfig(precision=precisions_at(device, None), **options))
-            single = next(rival for rival in result.recommendation.rivals if rival.name.startswith("single:"))
+            single = next(control for control in result.recommendation.compared if control.name.startswith("single:"))
             assert (branches.recommended, branches.ms) == (result.recommended, pytest.approx(result.run.makespan_ms))
             assert (branches.speedup, branches.low, branches.high) == pytest.approx((single.ratio, single.low, single.high))
             best = answer.best_single

@@ -31,25 +31,25 @@ def run(*segments):
 
 
 def only(branched, control):
-    [rival] = recommend(run(branched), {"control": run(control)}).rivals
-    return rival
+    [control] = recommend(run(branched), {"control": run(control)}).compared
+    return control
 
 
 def test_same_numbers_err_alike_in_both_runs_and_those_of_two_processors_independently():
-    rival = only([{CPU: 10.0}], [{CPU: 10.1}])
-    assert (rival.ratio, rival.low, rival.high) == pytest.approx((1.01, 1.01, 1.01))
-    assert 0.999 < rival.probability < 1
-    assert rival.low_ms < 10.1 / 1.3 < 10.1 * 1.3 < rival.high_ms
-    rival, both = only([{CPU: 10.0}], [{GPU: 10.0}]), 1.4**2**0.5
+    control = only([{CPU: 10.0}], [{CPU: 10.1}])
+    assert (control.ratio, control.low, control.high) == pytest.approx((1.01, 1.01, 1.01))
+    assert 0.999 < control.probability < 1
+    assert control.low_ms < 10.1 / 1.3 < 10.1 * 1.3 < control.high_ms
+    control, both = only([{CPU: 10.0}], [{GPU: 10.0}]), 1.4**2**0.5
     # two intervals of 1.4 either way, their squares added
-    assert (rival.low, rival.high) == pytest.approx((1 / both, both), rel=0.05)
-    assert rival.probability == pytest.approx(0.5, abs=0.05)
+    assert (control.low, control.high) == pytest.approx((1 / both, both), rel=0.05)
+    assert control.probability == pytest.approx(0.5, abs=0.05)
 
 
 def test_branches_that_wait_for_each_other_lose_when_one_is_slower_and_gain_nothing_when_it_is_faster():
     runs = run([{CPU: 7.0}, {GPU: 7.0}]), {"cpu": run([{CPU: 7.0}])}
-    [rival] = recommend(*runs).rivals
-    assert (rival.high, rival.low < 0.8) == (pytest.approx(1.0), True)
+    [control] = recommend(*runs).compared
+    assert (control.high, control.low < 0.8) == (pytest.approx(1.0), True)
     # the longer of two is longer on average than each
     assert deciding(*runs, (), None).makespan_low_ms > 7 / 1.4
 
