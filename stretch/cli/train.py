@@ -120,9 +120,9 @@ def _listener(out: Output, step: "Callable[..., None]", epochs: int) -> "Listene
     """Return the listener that prints the progress of a run."""
     from stretch.train.loop import Listener
 
-    class Teller(Listener):
-        def said(self, what: str) -> None:
-            out.note(what)
+    class ConsoleListener(Listener):
+        def note(self, message: str) -> None:
+            out.note(message)
 
         def stepped(self, run: "Run") -> None:
             step(f"epoch {min(run.epoch + 1, epochs)} of {epochs}", at=run.epoch * run.per_epoch + run.done, total=epochs * run.per_epoch)
@@ -132,7 +132,7 @@ def _listener(out: Output, step: "Callable[..., None]", epochs: int) -> "Listene
             agreement = "" if row.agreement is None else f", agreement with the original {row.agreement:.2%}"
             out.note(f"epoch {row.epoch}: loss {row.loss:.4f}{accuracy}{agreement}, {row.seconds:.1f} s")
 
-    return Teller()
+    return ConsoleListener()
 
 
 def _torchrun(gpus: int, out: Output) -> int:

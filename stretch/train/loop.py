@@ -211,7 +211,7 @@ class Run:
 class Listener:
     """Observer of a run in its first process; does nothing by default."""
 
-    def said(self, sentence: str) -> None:
+    def note(self, message: str) -> None:
         """Receive a message for the user."""
 
     def stepped(self, run: Run) -> None:

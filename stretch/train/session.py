@@ -135,12 +135,12 @@ def _begin(job: TrainingJob, run: Run, folder: RunFolder, identity: dict[str, st
     """Resume from the newest checkpoint, or start the folder; return the highest accuracy or agreement so far."""
     if resume and (newest := folder.newest()) is not None:
         state = load_checkpoint(newest[0], run, identity)
-        listener.said(f"going on after epoch {state.epoch}" + (f", step {state.done}" if state.done else ""))
+        listener.note(f"going on after epoch {state.epoch}" + (f", step {state.done}" if state.done else ""))
         return state.best
     if run.world.first:
         # A run that ended before its first checkpoint may be replaced, also by a different one.
         if resume:
-            listener.said("there is no checkpoint yet: starting at the beginning")
+            listener.note("there is no checkpoint yet: starting at the beginning")
         folder.start(job.recipe, job.captured, job.designs, {"weights": job.weights_source, "processes": run.world.size} | identity)
     return None
 

@@ -439,7 +439,7 @@ class OriginalValues(NamedTuple):
     layers: Mapping[LayerTarget, Batches]  # Target pixels of the layers.
 
 
-class Way(NamedTuple):
+class FitSettings(NamedTuple):
     """A candidate for the fit of all layers of a segment; lists have one item per branch."""
 
     blocks: list[Matches]  # Blocks of the original that each branch reproduces.
@@ -452,7 +452,7 @@ class Candidate(NamedTuple):
 
     error: float  # Error on the images for the choice.
     state: State  # Weights and statistics.
-    way: Way | None = None  # Candidate by which all layers were fitted; None if they were not fitted.
+    settings: FitSettings | None = None  # Candidate by which all layers were fitted; None if they were not fitted.
 
 
 class FittedSegment(NamedTuple):
@@ -496,13 +496,13 @@ class FitTask:
         Args:
             layers: Whether layers are fitted; otherwise only statistics and joins are.
         """
-        blocks, way = self._block_candidates(choices) if layers else [], None
+        blocks, settings = self._block_candidates(choices) if layers else [], None
         if blocks and not self.near and self.split.images > 2 * RANKED:
             fewer = self._on_fewer_images()
             ranked = fewer._candidates(fewer._original_values(blocks), blocks, choices)
-            way, blocks = min(ranked, key=_error_of).way, []
-        values = self._original_values([way.blocks] if way else blocks)
-        built, *fitted = self._candidates(values, blocks, choices, way)
+            settings, blocks = min(ranked, key=_error_of).settings, []
+        values = self._original_values([settings.blocks] if settings else blocks)
+        built, *fitted = self._candidates(values, blocks, choices, settings)
         if not fitted:
             return FittedSegment(built.error, built.error, [self.segment(x) for x in self.branch_inputs], values.outputs)
         best = min((built, *fitted), key=_error_of)
@@ -510,14 +510,14 @@ class FitTask:
         return FittedSegment(built.error, best.error, rebase_statistics(self.segment, self.branch_inputs), values.outputs)
 
     def _candidates(
-        self, values: OriginalValues, blocks: Sequence[list[Matches]], choices: ChoiceSettings, way: Way | None = None
+        self, values: OriginalValues, blocks: Sequence[list[Matches]], choices: ChoiceSettings, settings: FitSettings | None = None
     ) -> list[Candidate]:
-        """Return the segment as built and all fitted candidates; only `way` if it is given, and none if the error is zero already."""
+        """Return the segment as built and all fitted candidates; only `settings` if it is given, and none if the error is zero already."""
         built = Candidate(self._error(self._backbones(values), values), state_of(self.segment))
         if built.error <= _EXACT_ERROR:
             return [built]
-        if way is not None:
-            fitted = [self._fit_way(way, values)]
+        if settings is not None:
+            fitted = [self._fit_settings(settings, values)]
         else:
             fitted, start = self._fit_statistics(values)
             fitted += self._fit_layers(blocks, start, values, choices) if blocks else []
@@ -587,13 +587,13 @@ class FitTask:
         candidates = []
         for matches_by_branch in blocks:
             numbers = [branch_options.index(matches) for branch_options, matches in zip(options, matches_by_branch, strict=True)]
-            way = Way(matches_by_branch, [kept[n] for kept, n in zip(channels, numbers, strict=True)], start)
-            candidates.append(self._join_branches(way, [branch_fits[n] for branch_fits, n in zip(fitted, numbers, strict=True)], values))
+            settings = FitSettings(matches_by_branch, [kept[n] for kept, n in zip(channels, numbers, strict=True)], start)
+            candidates.append(self._join_branches(settings, [branch_fits[n] for branch_fits, n in zip(fitted, numbers, strict=True)], values))
         # for the best choice of blocks, also try channels chosen by the norm of their weights, if they differ
         if any(inherited is not built for kept, built in zip(channels, self.family, strict=True) for inherited in kept):
-            best = min(candidates, key=_error_of).way
+            best = min(candidates, key=_error_of).settings
             assert best is not None
-            candidates.append(self._fit_way(Way(best.blocks, self.family, start), values))
+            candidates.append(self._fit_settings(FitSettings(best.blocks, self.family, start), values))
         return candidates
 
     def _choose_channels(self, options: Sequence[Sequence[Matches]]) -> list[list[InheritedChannels]]:
@@ -607,10 +607,10 @@ class FitTask:
             chosen.append([choice.choose(i, built, matches, others) for matches in branch_options])
         return chosen
 
-    def _fit_way(self, way: Way, values: OriginalValues) -> Candidate:
+    def _fit_settings(self, settings: FitSettings, values: OriginalValues) -> Candidate:
         """Fit all layers and the joins for one candidate."""
-        branches = zip(way.start, way.family, way.blocks, strict=True)
-        return self._join_branches(way, [self._fit_branch(i, *branch, values) for i, branch in enumerate(branches)], values)
+        branches = zip(settings.start, settings.family, settings.blocks, strict=True)
+        return self._join_branches(settings, [self._fit_branch(i, *branch, values) for i, branch in enumerate(branches)], values)
 
     def _fit_branch(
         self, index: int, start: State, inherited: InheritedChannels, matches: Matches, values: OriginalValues
@@ -638,11 +638,11 @@ class FitTask:
         runs = {blocks[number].run for number in self.part.missing}
         return frozenset(op for block in blocks if block.run in runs for op in block.ops) if self.near else None
 
-    def _join_branches(self, way: Way, branches: Sequence[tuple[State, BranchOutput]], values: OriginalValues) -> Candidate:
+    def _join_branches(self, settings: FitSettings, branches: Sequence[tuple[State, BranchOutput]], values: OriginalValues) -> Candidate:
         """Load fitted branches into the segment, and fit the joins to them."""
         for branch, (state, _) in zip(self._branches, branches, strict=True):
             branch.load_state_dict(state)
-        return self._fit_joins(way.family, [backbone for _, backbone in branches], values)._replace(way=way)
+        return self._fit_joins(settings.family, [backbone for _, backbone in branches], values)._replace(settings=settings)
 
     def _fit_joins(self, family: Sequence[InheritedChannels], backbones: Sequence[BranchOutput], values: OriginalValues) -> Candidate:
         """Fit the join in each possible form, and return the best candidate."""
