@@ -20,7 +20,7 @@ from torchvision.transforms.v2 import functional as transforms
 from predictors.errors import MissingBackendError, StretchError, install_line
 from scheduler.bundle.preprocessing import Preprocessing
 from scheduler.cores import available_cores
-from stretch.train.recipe import DataConfig
+from stretch.train.recipe import MAX_SIZE, DataConfig
 
 _T = TypeVar("_T")
 
@@ -475,6 +475,22 @@ def unlabelled_shards(folder: Path, share: float) -> tuple[list[Item], list[Item
 
 def _images(folder: Path) -> list[Item]:
     return [Item(file, 0) for file in sorted(folder.rglob("*")) if is_image(file, folder) and file.is_file()]
+
+
+def stored_size(config: DataConfig) -> tuple[int, int] | None:
+    """Return the height and width of a set whose images have one size, or None for files, which are cut to any size."""
+    if config.name in ("cifar10", "cifar100"):
+        return 32, 32
+    if config.name != "arrays":
+        return None
+    try:
+        with zipfile.ZipFile(config.path) as file, file.open("train_images.npy") as stream:
+            version = np.lib.format.read_magic(stream)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, _, _ = read(stream)
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile, zlib.error):
+        return None  # `load_arrays` names the fault
+    return (int(shape[1]), int(shape[2])) if len(shape) == 4 and all(0 < n <= MAX_SIZE for n in shape[1:]) else None
 
 
 def load_data(config: DataConfig, classes: int, size: int) -> tuple[ImageSource, ImageSource]:

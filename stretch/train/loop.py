@@ -223,7 +223,7 @@ class Listener:
 
 @torch.no_grad()
 def evaluate(model: nn.Module, data: ImageSource, normalise: Normalise, config: TrainConfig, reference: nn.Module | None = None) -> float:
-    """Return the top-1 accuracy, 0 to 1; the model keeps its training or evaluation mode.
+    """Return the top-1 accuracy, 0 to 1, of a map of classes that of its pixels; the model keeps its training or evaluation mode.
 
     Args:
         reference: Network in evaluation mode whose best classes replace the labels, so that the result is the agreement with it.
@@ -239,7 +239,7 @@ def evaluate(model: nn.Module, data: ImageSource, normalise: Normalise, config: 
             right_class = labels if reference is None else reference(x).argmax(1)
             hits = (model(x).argmax(1) == right_class).sum()
         correct = hits if correct is None else correct + hits
-        count += len(labels)
+        count += right_class.numel()
     model.train(training)
     return int(correct) / count if correct is not None else 0.0
 

@@ -25,7 +25,7 @@ from stretch.planning.plan import plan
 from stretch.stages.design import read_design
 from stretch.stages.network import read_network
 from stretch.stages.rounded import RoundedModel
-from stretch.train.images import ImageSource, Normalise, crop_and_flip, load_data
+from stretch.train.images import ImageSource, Normalise, crop_and_flip, load_data, stored_size
 from stretch.train.recipe import Recipe, RoundingConfig
 from stretch.train.supernet import Supernet, fastest_designs, random_designs
 from stretch.transform.build import build
@@ -242,10 +242,15 @@ def prepare(recipe: Recipe, folder: Path, *, trust_code: bool = False) -> Traini
         raise UsageError(f"the recipe's model `{recipe.model}` is code that would be executed", "add --trust-code if you trust it")
 
     def shape(loaded: LoadedModel) -> tuple[int, ...]:
-        size = recipe.data.size
+        size, stored = recipe.data.size, stored_size(recipe.data)
         if not is_shape(loaded.input_shape) or len(loaded.input_shape) != 4:
             raise _unsupported_network(loaded.name)
-        return (1, loaded.input_shape[1], size, size) if size else tuple(loaded.input_shape)
+        if loaded.input_shape[1] != 3:
+            raise UsageError(f"training images have 3 channels, and `{loaded.name}` reads {loaded.input_shape[1]}", _HINT_OWN_LOSS)
+        if stored and size and stored != (size, size):
+            raise UsageError(f"data.size is {size}, and the images have {stored[0]}×{stored[1]} pixels", "leave out data.size")
+        height, width = stored or (size or loaded.input_shape[2], size or loaded.input_shape[3])
+        return (1, 3, height, width)
 
     # designs name their model
     network = read_network(recipe.model, shape, weights=recipe.weights, seed=recipe.train.seed, trust_code=trust_code).portable
@@ -255,6 +260,9 @@ def prepare(recipe: Recipe, folder: Path, *, trust_code: bool = False) -> Traini
     warnings = list(loaded.warnings)
     if recipe.classes:
         captured = replace_head(captured, recipe.classes, recipe.train.seed)
+    returned = captured.graph.by_name[captured.graph.output].shape
+    if recipe.data.labels == "given" and len(returned) != 2:
+        raise UsageError(f"`{loaded.name}` returns {'×'.join(map(str, returned))} numbers, and labels need one per class", _HINT_OWN_LOSS)
     taught = recipe.train.distill > 0 or recipe.train.features > 0
     if loaded.weights_source == "random" and (taught or recipe.start != "scratch"):
         warnings.append("the original has random weights: there is nothing to inherit or to learn from it")
@@ -266,10 +274,14 @@ def prepare(recipe: Recipe, folder: Path, *, trust_code: bool = False) -> Traini
     return job
 
 
+#: Hint for networks that recipes do not train.
+_HINT_OWN_LOSS = "train `Branched.model` with a loss of your own, then save it as a bundle"
+
+
 def _unsupported_network(name: str) -> UsageError:
     return UsageError(
         f"networks of one image in and one tensor out are trained, and `{name}` is another",
-        "train `Branched.model` with a loss of your own, then save it as a bundle",
+        _HINT_OWN_LOSS,
     )
 
 

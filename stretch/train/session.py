@@ -212,7 +212,7 @@ def try_recipe(recipe: Recipe, base: Path, world: World, *, trust_code: bool = F
     small = msgspec.structs.replace(job.recipe.train, batch=batch, epochs=1, accumulate=1, compile=False, graph=False)
     job.recipe = msgspec.structs.replace(job.recipe, train=small, start="inherit" if job.recipe.start == "calibrate" else job.recipe.start)
     start = time.perf_counter()
-    images = torch.randint(0, 256, (batch, 3, job.size, job.size), dtype=torch.uint8)
+    images = torch.randint(0, 256, (batch, *graph.input.shape[1:]), dtype=torch.uint8)
     image_set = ImageSet.of(images, torch.arange(batch) % classes, classes)
     run = make_run(job, (image_set, image_set), world)
     next(run.steps())

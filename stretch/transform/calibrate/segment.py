@@ -588,7 +588,9 @@ class FitTask:
         for matches_by_branch in blocks:
             numbers = [branch_options.index(matches) for branch_options, matches in zip(options, matches_by_branch, strict=True)]
             settings = FitSettings(matches_by_branch, [kept[n] for kept, n in zip(channels, numbers, strict=True)], start)
-            candidates.append(self._join_branches(settings, [branch_fits[n] for branch_fits, n in zip(fitted, numbers, strict=True)], values))
+            candidates.append(
+                self._join_branches(settings, [branch_fits[n] for branch_fits, n in zip(fitted, numbers, strict=True)], values)
+            )
         # for the best choice of blocks, also try channels chosen by the norm of their weights, if they differ
         if any(inherited is not built for kept, built in zip(channels, self.family, strict=True) for inherited in kept):
             best = min(candidates, key=_error_of).settings

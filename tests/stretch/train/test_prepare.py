@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -5,11 +6,13 @@ from torch import nn
 from predictors.errors import StretchError, UsageError
 from stretch.network.capture import capture
 from stretch.network.models.load import load_model
+from stretch.train.images import ImageSet, Normalise
+from stretch.train.loop import evaluate
 from stretch.train.prepare import initialise, macs_ratios, prepare, replace_head, sample
-from stretch.train.recipe import load_recipe
+from stretch.train.recipe import TrainConfig, load_recipe
 from stretch.train.supernet import Supernet
 from tests.stretch.network.capture.patterns import Calling
-from tests.stretch.train.recipes import network, supernet
+from tests.stretch.train.recipes import BODY, network, supernet
 
 MINE = "from stretch.network.models.tiny import tiny_resnet\n\n\ndef make():\n    return tiny_resnet()\n"
 
@@ -134,3 +137,25 @@ def test_initial_joins_keep_the_variance_that_arrives():
     torch.manual_seed(0)
     x = torch.randn(8, 256, 8, 8)
     assert initialise(model)(x).std().item() == pytest.approx(1, rel=0.15)
+
+
+def test_network_is_captured_at_the_size_of_stored_images_and_another_one_is_refused(tmp_path):
+    path, file = network(tmp_path), tmp_path / "images.npz"
+    np.savez(file, train_images=np.zeros((4, 20, 24, 3), np.uint8))
+    stored = ("data.name=arrays", f"data.path={file}")
+    assert ready(path, *stored, "data.size=0").captured.graph.input.shape == (1, 3, 20, 24)
+    assert ready(path, "data.name=cifar10", "data.size=0").size == 32
+    with pytest.raises(UsageError, match="20×24 pixels"):
+        ready(path, *stored)
+
+
+def test_map_of_classes_is_refused_with_labels_and_its_agreement_is_that_of_pixels(tmp_path):
+    (tmp_path / "mine.py").write_text("from torch import nn\n\n\ndef make():\n    return nn.Sequential(nn.Conv2d(3, 5, 3, padding=1))\n")
+    path = tmp_path / "map.toml"
+    path.write_text('model = "mine.py:make"\ndevice = "mi9"\n' + BODY)
+    with pytest.raises(UsageError, match="5×16×16 numbers"):
+        prepare(load_recipe(path), tmp_path, trust_code=True)
+    model, images = nn.Conv2d(3, 5, 3, padding=1), torch.randint(0, 256, (4, 3, 16, 16), dtype=torch.uint8)
+    held_back = ImageSet.of(images, torch.zeros(4, dtype=torch.int64), 5)
+    normalise = Normalise(*held_back.moments(), torch.device("cpu"))
+    assert evaluate(model, held_back, normalise, TrainConfig(channels_last=False), model.eval()) == 1
