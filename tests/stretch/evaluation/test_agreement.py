@@ -1,4 +1,4 @@
-"""How often a branched network agrees with its original and with labels, in torch and in its files, and the intervals of that."""
+"""Agreement of a branched network with its original and with labels, in torch and in files, with intervals."""
 
 import msgspec
 import numpy as np
@@ -33,7 +33,7 @@ from tests.stretch.several import form
 
 
 def images(result, count=12, seed=0):
-    """Four colours each: networks with random weights answer noise with one class alone."""
+    """Images of four colours each: networks with random weights answer noise with a single class."""
     _, channels, rows, columns = result.graph.input.shape
     colours = 2 * torch.randn(count, channels, 2, 2, generator=torch.Generator().manual_seed(seed))
     return list(colours.repeat_interleave(rows // 2, 2).repeat_interleave(columns // 2, 3).split(5))
@@ -48,23 +48,23 @@ def test_shares_and_errors_are_those_that_torch_counts(captured, data):
     batches = images(result, seed=data.draw(st.integers(0, 5)))
     with torch.no_grad():
         x = torch.cat(batches)
-        ours, theirs = model(x), result.module(x)
+        branched, expected = model(x), result.module(x)
     agreement = compare(model, result, batches).agreement
-    assert agreement.value == pytest.approx(float((ours.argmax(1) == theirs.argmax(1)).float().mean()))
-    assert agreement.error == pytest.approx(float((ours - theirs).norm() / theirs.norm()), rel=1e-3, abs=1e-5)
-    best = [[set(row.topk(5).indices.tolist()) for row in scores] for scores in (ours, theirs)]
+    assert agreement.value == pytest.approx(float((branched.argmax(1) == expected.argmax(1)).float().mean()))
+    assert agreement.error == pytest.approx(float((branched - expected).norm() / expected.norm()), rel=1e-3, abs=1e-5)
+    best = [[set(row.topk(5).indices.tolist()) for row in scores] for scores in (branched, expected)]
     assert agreement.top5_overlap == pytest.approx(sum(len(a & b) for a, b in zip(*best, strict=True)) / 5 / len(x))
 
 
 @pytest.mark.slow
 @settings(max_examples=examples(10))
 @given(st.data())
-def test_segment_alone_is_the_original_with_that_segment_in_its_place(captured, data):
+def test_segment_is_compared_alone_inside_the_original(captured, data):
     result = captured("tiny_resnet")
     design = data.draw(random_designs(result.graph))
     model = build(result, design).eval()
     batches = images(result)
-    there = build(result, undivided_design(result, design)).eval()
+    reference = build(result, undivided_design(result, design)).eval()
     mapping = {segment.segment: segment for segment in compare(model, result, batches).agreement.segments}
     for part in design.segments:
         if join_of(part.join).widens or part.name not in mapping or mapping[part.name].error is None:
@@ -73,19 +73,19 @@ def test_segment_alone_is_the_original_with_that_segment_in_its_place(captured, 
             x = torch.cat(batches)
             want = result.module(x)
             for other in design.segments:
-                x = (model if other is part else there).get_submodule(other.name)(x)
+                x = (model if other is part else reference).get_submodule(other.name)(x)
         assert mapping[part.name].value == pytest.approx(float((x.argmax(1) == want.argmax(1)).float().mean()))
         assert mapping[part.name].error == pytest.approx(float((x - want).norm() / want.norm()), rel=1e-3, abs=1e-5)
 
 
-def test_segment_that_hands_on_other_channels_cannot_stand_alone(captured):
+def test_segment_with_another_number_of_output_channels_is_not_compared_alone(captured):
     result = captured("tiny_resnet")
     design = cpu_and("gpu", result.graph, "concat")
     alone = {item.segment: (item.error, item.value) for item in compare(build(result, design), result, images(result)).agreement.segments}
     assert {alone[part.name] for part in design.segments if join_of(part.join).widens} == {(None, None)}
 
 
-def test_outputs_that_are_no_classes_are_told_by_their_error():
+def test_outputs_without_classes_are_compared_by_their_error():
     net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(4, 2, 1)).eval()
     captured = capture(net, (1, 3, 8, 8), "map")
     compared = compare(build(captured, identity_design(captured.graph)), captured, images(captured))
@@ -95,12 +95,12 @@ def test_outputs_that_are_no_classes_are_told_by_their_error():
 
 
 @pytest.mark.parametrize(("others", "arguments"), [(1, False), (3, True)])
-def test_agreement_is_given_only_where_the_original_answers_several_classes(captured, others, arguments):
+def test_agreement_is_given_only_if_the_original_answers_several_classes(captured, others, arguments):
     result = captured("tiny_resnet")
-    every = torch.cat(images(result))
+    all_images = torch.cat(images(result))
     with torch.no_grad():
-        best = result.module(every).argmax(1)
-    one, other = (every[best == value] for value in best.unique()[:2])
+        best = result.module(all_images).argmax(1)
+    one, other = (all_images[best == value] for value in best.unique()[:2])
     batch = torch.cat([one[:1].expand(20 - others, -1, -1, -1), other[:1].expand(others, -1, -1, -1)])
     compared = compare(build(result, identity_design(result.graph)), result, [batch])
     assert sorted(compared.classes.values()) == [others, 20 - others]
@@ -117,10 +117,10 @@ def test_output_that_is_not_finite_is_refused(captured):
         compare(model, result, images(result))
 
 
-def test_of_several_outputs_each_counts_alike_and_there_is_no_class():
+def test_several_outputs_count_equally_and_have_no_class():
     captured = capture(*form("pyramid"), "pyramid")
-    loose = PlanConfig(processors=("cpu", "gpu"), alpha=1e3, beta=1e3, balance=1e-3, macs=(0.4, 2.0), segment_macs=0.1)
-    model = build(captured, plan(captured.graph, load_device("mi9"), loose).design)
+    config = PlanConfig(processors=("cpu", "gpu"), alpha=1e3, beta=1e3, balance=1e-3, macs=(0.4, 2.0), segment_macs=0.1)
+    model = build(captured, plan(captured.graph, load_device("mi9"), config).design)
     images = [torch.randn(3, 3, 16, 16), torch.randn(2, 3, 16, 16)]
     agreement = compare(model, captured, images).agreement
     assert (agreement.value, agreement.images) == (None, 5)
@@ -140,7 +140,7 @@ FITTED, OTHERS = IMAGES[:16], IMAGES[16:]
 
 
 def planned(folder, precision):
-    """A bundle whose plan assumes a precision for each processor."""
+    """A bundle whose plan has a precision for each processor."""
     two_branches(folder, processors=tuple(precision))
     bundle = load_bundle(folder)
     entries = tuple(msgspec.structs.replace(s, planned_precision=precision[s.processor]) for s in bundle.manifest.subgraphs)
@@ -149,7 +149,7 @@ def planned(folder, precision):
 
 
 @pytest.mark.slow
-def test_what_is_measured_is_what_the_exported_bundle_gives(tmp_path):
+def test_measured_agreement_is_that_of_the_exported_bundle(tmp_path):
     precision = {"cpu": "int8", "gpu": "fp16"}
     bundle = planned(tmp_path / "b", precision)
     original = Sequential(bundle.file(bundle.manifest.whole)).run
@@ -168,7 +168,7 @@ def test_what_is_measured_is_what_the_exported_bundle_gives(tmp_path):
 
 
 @pytest.mark.slow
-def test_bundle_itself_is_left_as_it_was_and_time_bounds_the_images(tmp_path):
+def test_bundle_stays_unchanged_and_a_time_limit_bounds_the_images(tmp_path):
     bundle = planned(tmp_path / "b", {"cpu": "int8", "gpu": "fp16"})
     before = {file: file.read_bytes() for file in (tmp_path / "b").rglob("*") if file.is_file()}
     result = measure_files(bundle, Sequential(bundle.file(bundle.manifest.whole)).run, FITTED, OTHERS, seconds=0.0)
@@ -176,7 +176,7 @@ def test_bundle_itself_is_left_as_it_was_and_time_bounds_the_images(tmp_path):
     assert before == {file: file.read_bytes() for file in (tmp_path / "b").rglob("*") if file.is_file()}
 
 
-def test_subgraph_that_has_no_such_form_is_run_in_fp32_and_named(tmp_path):
+def test_subgraph_without_a_form_in_the_precision_runs_in_fp32_and_is_named(tmp_path):
     bundle = planned(tmp_path / "b", {"cpu": "fp16", "gpu": "fp32"})
     large = next(sub for sub in bundle.manifest.subgraphs if sub.processor == "cpu")
     model = onnx.load(bundle.file(large.file))
@@ -190,7 +190,7 @@ def test_subgraph_that_has_no_such_form_is_run_in_fp32_and_named(tmp_path):
 
 
 def run(scores, originals, labels):
-    """The shares, as dictionaries, of scores that are looked up by the image's number."""
+    """Return the agreement, as dictionaries, of scores that are looked up by the image's number."""
     images = [(str(i), np.array([i]), label) for i, label in enumerate(labels)]
     original = None if originals is None else lambda x: originals[int(x[0])][None]
     evaluation = evaluate(lambda x: scores[int(x[0])][None], original, images, scores.shape[1])
@@ -205,20 +205,20 @@ def test_shares_are_those_of_sorted_scores(seed, count, classes):
     labels = rng.integers(0, classes, count)
     run_result = run(scores, originals, [int(label) for label in labels])
     assert run_result["error"] == pytest.approx(np.linalg.norm(scores - originals) / np.linalg.norm(originals))
-    best, theirs = np.argsort(scores)[:, ::-1][:, :5], np.argsort(originals)[:, ::-1][:, :5]
+    best, original_best = np.argsort(scores)[:, ::-1][:, :5], np.argsort(originals)[:, ::-1][:, :5]
     assert run_result["top1"]["value"] == pytest.approx(np.mean(scores.argmax(1) == labels))
     assert run_result["top5"]["value"] == pytest.approx(np.mean((best == labels[:, None]).any(1)))
     assert run_result["original"]["top1"]["value"] == pytest.approx(np.mean(originals.argmax(1) == labels))
-    assert run_result["original"]["top5"]["value"] == pytest.approx(np.mean((theirs == labels[:, None]).any(1)))
+    assert run_result["original"]["top5"]["value"] == pytest.approx(np.mean((original_best == labels[:, None]).any(1)))
     if np.bincount(originals.argmax(1)).max() >= 0.9 * count:
         assert (run_result["agreement"], run_result["top5_overlap"]) == (None, None)
         return
     assert run_result["agreement"]["value"] == pytest.approx(np.mean(scores.argmax(1) == originals.argmax(1)))
-    overlap = [len(np.intersect1d(a, b)) / 5 for a, b in zip(best, theirs, strict=True)]
+    overlap = [len(np.intersect1d(a, b)) / 5 for a, b in zip(best, original_best, strict=True)]
     assert run_result["top5_overlap"]["value"] == pytest.approx(np.mean(overlap))
 
 
-def test_five_best_of_five_classes_say_nothing():
+def test_top5_of_five_classes_is_not_given():
     run_result = run(np.eye(5), np.eye(5), [0, 1, 2, 3, 4])
     assert run_result["top1"]["value"] == 1.0
     assert (run_result["top5"], run_result["top5_overlap"], run_result["original"]["top5"]) == (None, None, None)
@@ -226,7 +226,7 @@ def test_five_best_of_five_classes_say_nothing():
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("of", ["the bundle", "the original"])
-def test_output_that_is_no_number_is_refused_with_the_image(value, of):
+def test_output_of_nan_is_refused_with_the_image(value, of):
     right, wrong = np.eye(6), np.where(np.arange(6)[:, None] == 3, value, np.eye(6))
     scores = (wrong, right) if of == "the bundle" else (right, wrong)
     with pytest.raises(StretchError, match=f"output of {of} for 3 contains NaN or infinity"):
@@ -234,7 +234,7 @@ def test_output_that_is_no_number_is_refused_with_the_image(value, of):
 
 
 @pytest.mark.parametrize(("right", "images"), [(0, 1), (20, 20), (3, 10), (49_998, 50_000)])
-def test_interval_of_whole_images_is_scipys(right, images):
+def test_interval_is_that_of_scipy(right, images):
     stats = pytest.importorskip("scipy.stats")
     expected = stats.binomtest(right, images).proportion_ci(method="wilson")
     share = share_of(right, images)
@@ -259,16 +259,16 @@ def labels(result, path):
 @pytest.mark.parametrize(
     ("names", "outputs", "listed", "expected"),
     [
-        # folders in the order of their names
+        # folders are classes in the order of their names
         (["dog/1.npy", "cat/1.npy", "cat/deep/2.npy", "ape/1.npy"], 3, None, [2, 1, 1, 0]),
-        # numbers, whatever their order as text
+        # names that are numbers are the classes, whatever their order as text
         (["10/a.npy", "9/a.npy", "007/a.npy"], 1000, None, [10, 9, 7]),
-        # a file of names
+        # a file states the names of the classes
         (["dog/1.npy", "ape/1.npy"], 4, "cat\ndog\n\n  ape \ncow\n", [1, 2]),
     ],
     ids=["names", "numbers", "listed"],
 )
-def test_folder_of_an_image_is_its_class(tmp_path, names, outputs, listed, expected):
+def test_folder_of_an_image_states_its_class(tmp_path, names, outputs, listed, expected):
     path = folder(tmp_path / "images", names)
     (tmp_path / "names.txt").write_text(listed or "")
     images = find_images(path, outputs, *([tmp_path / "names.txt"] if listed else []))
@@ -278,7 +278,7 @@ def test_folder_of_an_image_is_its_class(tmp_path, names, outputs, listed, expec
 
 @pytest.mark.parametrize(("name", "comma"), [("t.csv", ","), ("t.tsv", "\t"), ("T.CSV", ",")])
 @pytest.mark.parametrize("heading", [True, False])
-def test_table_names_files_beside_it(tmp_path, name, comma, heading):
+def test_table_names_files_next_to_it(tmp_path, name, comma, heading):
     folder(tmp_path, ["x/a.npy", "b.npy"])
     rows = [["file", "label"]] * heading + [["x/a.npy", "1"], ["b.npy", "0"]]
     (tmp_path / name).write_text("".join(comma.join(row) + "\n" for row in rows))
@@ -287,7 +287,7 @@ def test_table_names_files_beside_it(tmp_path, name, comma, heading):
 
 
 @pytest.mark.parametrize(("names", "labelled"), [(["a.npy", "b.npy"], True), (["x/a.npy", "b.npy"], False)])
-def test_folder_without_folders_has_no_labels_and_neither_has_one_that_is_told_so(tmp_path, names, labelled):
+def test_folder_without_subfolders_or_with_labels_turned_off_has_no_labels(tmp_path, names, labelled):
     images = find_images(folder(tmp_path, names), 10, labelled=labelled)
     assert (images.labels, [file.label for file in images.files]) == ("none", [None, None])
 
@@ -312,7 +312,7 @@ def test_limit_is_spread_over_the_classes(tmp_path):
         (["a.npy", "b.npy"], 3, "a.npy,\n", "is not a file and a label"),
     ],
 )
-def test_classes_and_tables_that_are_not_the_networks_are_one_sentence(tmp_path, names, outputs, table, sentence):
+def test_classes_and_tables_that_do_not_fit_the_network_are_refused_in_one_sentence(tmp_path, names, outputs, table, sentence):
     path = folder(tmp_path / "images", names)
     path.mkdir(exist_ok=True)
     if table is not None:

@@ -57,14 +57,14 @@ def test_dilated_maximum_is_refused_by_name():
 
 
 ACTIVATIONS = ("relu", "relu6", "hard_swish", "hard_sigmoid", "silu", "sigmoid", "tanh", "gelu", "elu", "leaky_relu", "mish", "clamp")
-#: Numbers where an activation could go wrong: far out, around zero, at its bends.
+#: Numbers where an activation could go wrong: large values, values around zero and at its bends.
 HARD = np.array([-1e4, -100, -88, -20, -6, -3, -1, -1e-3, 0, 1e-3, 1, 3, 6, 20, 88, 89, 100, 1e4], np.float32)
 ATTRS = {"gelu": {"approximate": "none"}, "elu": {"alpha": 0.7}, "leaky_relu": {"slope": 0.2}, "clamp": {"low": -1.0, "high": 3.0}}
 
 
 @pytest.mark.representatives(6)
 @pytest.mark.parametrize("kind", ACTIVATIONS)
-def test_activation_is_right_far_out_and_at_its_bends(tmp_path, kind):
+def test_activation_is_right_for_large_numbers_and_at_its_bends(tmp_path, kind):
     shape = (1, len(HARD), 1, 1)
     graph = graph_of(Op("y", kind, ("x",), ATTRS.get(kind, {})), shape=shape)
     got = run(SubgraphSource(graph, {}), tmp_path, HARD.reshape(shape)).ravel()
@@ -73,7 +73,7 @@ def test_activation_is_right_far_out_and_at_its_bends(tmp_path, kind):
 
 
 def test_bands_of_one_scale_are_joined_without_rounding_them_again(tmp_path):
-    """The lower rows above the upper ones."""
+    """The bands are joined in reverse order: lower rows first."""
     bands = [Op(name, "slice_rows", ("x",), {"start": a, "stop": b}) for name, a, b in (("upper", 0, 2), ("lower", 2, 6))]
     graph, _, x = case(*bands, Op("y", "concat_rows", ("lower", "upper")), shape=(1, 4, 6, 6))
     source = source_in_int8(graph, dict.fromkeys(("x", "upper", "lower", "y"), x))
@@ -91,7 +91,7 @@ def test_flattened_image_that_leaves_the_subgraph_is_in_the_order_of_nchw(tmp_pa
     assert [code for code, _ in codes(source)] == ["TRANSPOSE", "RESHAPE"]
 
 
-def test_matrix_over_the_rows_of_an_image_is_refused():
+def test_linear_layer_over_the_rows_of_an_image_is_refused():
     graph, weights, _ = case(Op("y", "linear", ("x",), {"out_features": 7, "bias": True}))
     b = SubgraphBuilder(SubgraphPiece(Writer("m"), "s"), {})
     with pytest.raises(StretchError, match=r"operator `y` \(linear\) reads 4 axes"):
@@ -99,7 +99,7 @@ def test_matrix_over_the_rows_of_an_image_is_refused():
 
 
 @pytest.mark.parametrize("padding", [(1, 0, 2, 3), (-1, -1, 1, 1), (-2, 1, 0, -3), (-1, -2, -1, 0)])
-def test_padding_adds_zeros_and_cuts_off_where_it_is_negative(tmp_path, padding):
+def test_padding_adds_zeros_and_negative_padding_crops(tmp_path, padding):
     graph, _, x = case(Op("y", "pad", ("x",), {"padding": padding}), shape=(1, 4, 6, 6))
     top, left, bottom, right = padding
     want = torch.nn.functional.pad(torch.from_numpy(x), (left, right, top, bottom)).numpy()
@@ -107,7 +107,7 @@ def test_padding_adds_zeros_and_cuts_off_where_it_is_negative(tmp_path, padding)
     assert np.array_equal(run(SubgraphSource(graph, {}), tmp_path, x), want)
 
 
-def test_batch_norm_that_nothing_takes_up_is_a_factor_and_an_offset(tmp_path):
+def test_batch_norm_that_cannot_be_folded_is_a_factor_and_an_offset(tmp_path):
     norm = Op("y", "batch_norm", ("x",), {"eps": 1e-3, "momentum": 0.1, "affine": False})
     graph, weights, x = case(norm)
     source = SubgraphSource(graph, weights)
@@ -128,14 +128,14 @@ def test_stochastic_depth_drops_whole_samples_and_keeps_the_expectation(mode):
     assert torch.equal(module.eval()(x), x)
 
 
-def test_pooling_window_larger_than_its_padded_input_has_the_size_of_what_it_covers():
+def test_pooling_window_larger_than_its_padded_input_shrinks_to_it():
     assert pooling_window((1, 4, 2, 9), 5, 2, 1, True)["kernel"] == (4, 5)
     assert pooling_window((1, 4, 3, 9), 3, 2, 0, True, 2)["kernel"] == (2, 3)
     with pytest.raises(UnsupportedNode, match="dilated pooling window"):
         pooling_window((1, 4, 4, 9), 3, 2, 0, True, 2)
 
 
-def test_half_weights_that_would_overflow_stay_as_they_are():
+def test_weights_that_would_overflow_in_half_precision_stay_unchanged():
     b = SubgraphBuilder(SubgraphPiece(Writer("m"), "s"), {})
     b.half = True
     for weights, codes_there in (([1e6, 1.0], []), ([1.0, 2.0], ["DEQUANTIZE"])):
@@ -149,7 +149,7 @@ CONV = {"kernel": (3, 3), "stride": (1, 1), "padding": (1,) * 4, "dilation": (1,
 @pytest.mark.parametrize("groups", [1, 2, 6])
 def test_int8_weights_have_a_scale_for_each_output_channel(tmp_path, groups):
     graph, weights, x = case(Op("y", "conv", ("x",), CONV | {"groups": groups, "out_channels": 6}))
-    # channels of very different size: one scale for all would round the small ones away
+    # channels of very different size: one common scale would round the small ones to zero
     weights["y"]["weight"] *= (10.0 ** -np.arange(6)).reshape(-1, 1, 1, 1)
     weights["y"]["bias"] *= 10.0 ** -np.arange(6)
     source, values = rounded_source(graph, weights, x, tmp_path)
@@ -159,7 +159,7 @@ def test_int8_weights_have_a_scale_for_each_output_channel(tmp_path, groups):
     assert (len(scales), max(scales) > 1e4 * min(scales)) == (6, True)
 
 
-def test_weights_of_more_than_a_file_holds_are_refused(monkeypatch):
+def test_weights_larger_than_a_file_can_hold_are_refused(monkeypatch):
     monkeypatch.setattr(module, "MAX_BYTES", 100)
     writer = Writer("m")
     writer.buffer(np.zeros(20, np.float32))

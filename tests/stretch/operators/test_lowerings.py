@@ -1,4 +1,4 @@
-"""Modules of every kind of operator, and parts of a network that are kept as calls of torch."""
+"""Modules of every kind of operator, and parts of a network that stay calls of torch functions."""
 
 import contextlib
 
@@ -31,7 +31,7 @@ from tests.stretch.network.capture.patterns import Calling
 @pytest.mark.parametrize("kind", graphs.ALL_KIND_NAMES)
 @settings(max_examples=examples(4))
 @given(data=st.data())
-def test_module_of_every_kind_traces_back_to_its_operator(kind, data):
+def test_module_of_every_kind_is_traced_as_its_operator(kind, data):
     (height, width), attrs = data.draw(graphs.attributes(kind))
     shape = {"linear": (1, 6), "unflatten": (1, 6), "channels_first": (1, height * width, 6)}.get(kind, (1, 6, height, width))
     count = max(1, kind_of(kind).min_inputs)
@@ -41,12 +41,12 @@ def test_module_of_every_kind_traces_back_to_its_operator(kind, data):
     assert (traced.kind, dict(traced.attrs)) == (kind, dict(op.attrs))
 
 
-#: Attributes of kinds that have weights, with all that they may have.
+#: Attributes of kinds with weights, with every optional attribute set.
 WEIGHING = {"bias": True, "affine": True, "out_channels": 6, "out_features": 5, "groups": 2, "kernel": (3, 2)}
 
 
 def test_weights_that_a_form_stores_are_those_of_its_kind():
-    """A batch norm without factors is stored with ones, so only tensors that a kind has must be stored."""
+    """A batch norm without factors is stored with ones, so the form may store more tensors than the kind has."""
     for kind in graphs.ALL_KIND_NAMES:
         attrs = WEIGHING | (dict.fromkeys(("bias", "mask"), (1, 1, 9, 9)) if kind == "attention" else {})
         weights = kind_of(kind).weights([(1, 4, 9, 9)] * max(1, kind_of(kind).min_inputs), attrs)
@@ -130,14 +130,14 @@ def test_adaptive_pooling_lowers_to_a_kind_by_its_size(size, kind):
 
 
 @pytest.mark.parametrize("padding", [0, 1, (1, 2), "same", "valid"])
-def test_padding_of_a_convolution_gives_torch_s_output_shape(padding):
+def test_padded_convolution_has_the_output_shape_of_torch(padding):
     module = nn.Sequential(nn.Conv2d(3, 4, (3, 5), padding=padding))
     x = torch.zeros(1, 3, 9, 11)
     graph = capture(module, x.shape).graph
     assert graph.by_name[graph.output].shape == tuple(module(x).shape)
 
 
-def test_timm_same_padding_and_norm_act_are_understood():
+def test_same_padding_and_norm_with_activation_of_timm_are_supported():
     timm = pytest.importorskip("timm")
     module = timm.create_model("tf_efficientnet_lite0", pretrained=False).eval()
     captured = capture(module, (1, 3, 64, 64), "lite0")
@@ -148,7 +148,7 @@ def test_timm_same_padding_and_norm_act_are_understood():
     assert (step.kind, step.attrs) == ("gelu", {"approximate": "none"})
 
 
-def test_module_of_another_package_that_is_named_like_torchs_or_ours_is_captured_as_it_is():
+def test_module_of_another_package_is_captured_by_its_code_and_not_by_its_name():
     timm = pytest.importorskip("timm")
     assert class_name(type("Conv2d", (nn.Module,), {})()) is None
     with pytest.raises(UnsupportedNode, match="attention of another package"):
@@ -161,7 +161,7 @@ X = CallTensor("float32", (2, 3))
 ROLL = Calls((X,), (), (Call("roll.default", ({"read": 0}, (1,), (1,))),))
 
 
-def test_calls_are_computed_one_after_the_other_with_what_they_read():
+def test_calls_are_computed_in_order_with_their_inputs():
     made = Call("add.Tensor", ({"read": 0}, {"constant": 0})), Call("max.dim", ({"call": 0}, 1), {}, 1)
     calls = Calls(
         (X,), (CallTensor("float32", (3,), True),), (*made, Call("_to_copy.default", ({"call": 1},), {"dtype": {"dtype": "float32"}}))
@@ -170,7 +170,7 @@ def test_calls_are_computed_one_after_the_other_with_what_they_read():
     assert torch.equal(CheckedCalls(calls, (2,))([x], [c]), (x + c).max(1).indices.float())
 
 
-def test_number_that_json_lacks_comes_back():
+def test_number_that_json_lacks_is_restored():
     calls = Calls((X,), (), (Call("clamp.default", ({"read": 0}, to_builtins(float("-inf"), lambda v: None), 0.5)),))
     x = torch.randn(2, 3)
     assert torch.equal(CheckedCalls(read_calls(calls.text()), (2, 3))([x], []), x.clamp(max=0.5))
@@ -178,7 +178,7 @@ def test_number_that_json_lacks_comes_back():
 
 @given(st.integers(1, 4))
 @settings(deadline=None, max_examples=examples(10))
-def test_several_times_the_batch_is_several_results_one_behind_the_other(times):
+def test_multiple_of_the_batch_size_gives_concatenated_results(times):
     x = torch.arange(times * 6.0).reshape(2 * times, 3)
     got = CheckedCalls(ROLL, (2, 3)).batched([x], [])
     assert torch.equal(got, torch.cat([torch.roll(part, 1, 1) for part in x.split(2)]))
@@ -188,7 +188,7 @@ NOT_FOUND = ["from_file.default", "add_.Tensor", "add.out", "rand_like.default",
 
 
 @pytest.mark.parametrize("name", [*NOT_FOUND, "no_such_operator.default", "__class__.default", "item.default"])
-def test_operator_that_does_more_than_compute_tensors_is_not_found(name):
+def test_operator_with_effects_beyond_tensors_is_not_found(name):
     with pytest.raises(StretchError):
         find_operator(name)
 
@@ -205,13 +205,13 @@ def test_operator_that_does_more_than_compute_tensors_is_not_found(name):
         (Calls((X,), (), ROLL.calls * 20), (2, 3), "20 calls"),
     ],
 )
-def test_calls_that_make_no_sense_are_refused(calls, shape, reason):
+def test_inconsistent_calls_are_refused(calls, shape, reason):
     with pytest.raises(StretchError, match=reason):
         CheckedCalls(calls, shape)
 
 
 @given(st.text() | st.binary().map(lambda raw: raw.decode("latin-1")))
-def test_text_that_is_no_calls_is_refused(text):
+def test_text_without_valid_calls_is_refused(text):
     with pytest.raises(StretchError, match="cannot be read"):
         read_calls(text)
 
@@ -221,7 +221,7 @@ ANYTHING = st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3)
 
 @given(st.recursive(ANYTHING, lambda x: st.lists(x) | st.dictionaries(st.text(max_size=8), x)))
 @settings(deadline=None)
-def test_arguments_of_any_form_are_computed_or_refused(argument):
+def test_arguments_of_any_form_are_evaluated_or_refused(argument):
     call = {"operator": "roll.default", "arguments": [{"read": 0}, argument]}
     text = msgspec.json.encode({"reads": [X], "constants": [], "calls": [call]})
     with contextlib.suppress(StretchError):
@@ -233,7 +233,7 @@ READ = {"read": 0}
 
 
 def of(shape, *calls, reads=1, constants=()):
-    """Calls on so many tensors and constants, and the shape that they give."""
+    """Draw calls on `inputs` tensors and some constants, and the shape of their result."""
     return Calls((SNIPPETS_X,) * reads, tuple(CallTensor(*constant) for constant in constants), calls), shape
 
 
@@ -269,7 +269,7 @@ def test_each_piece_computes_its_own_calls():
 
 
 @pytest.mark.slow
-def test_what_the_exporter_cannot_write_is_named():
+def test_call_that_the_exporter_cannot_write_is_named():
     unwritten = Calls((CallTensor("float32", (3, 3)),), (), (Call("linalg_eigvalsh.default", (READ,)),))
     with pytest.raises(StretchError, match="linalg_eigvalsh"):
         prepare([(unwritten, (3,)), CASES[1]])

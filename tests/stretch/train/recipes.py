@@ -20,19 +20,19 @@ branches = [{ processor = "cpu", depth = 1 }, { processor = "gpu", depth = 2 }]
 """
 
 
-def network(folder, more=""):
-    """A recipe of one branched network."""
+def network(folder, extra=""):
+    """Write a recipe of one branched network."""
     (folder / "d.toml").write_text(DESIGN)
     path = folder / "network.toml"
-    path.write_text(HEAD + 'design = "d.toml"\n' + BODY + more)
+    path.write_text(HEAD + 'design = "d.toml"\n' + BODY + extra)
     return path
 
 
-def supernet(folder, more=""):
-    """A recipe of a supernet of two designs."""
+def supernet(folder, extra=""):
+    """Write a recipe of a supernet of two designs."""
     for name, (cpu, gpu) in {"a": (1, 2), "b": (2, 1)}.items():
         text = DESIGN.replace("depth = 1", f"depth = {cpu}").replace("depth = 2 }]", f"depth = {gpu} }}]")
         (folder / f"{name}.toml").write_text(text)
     path = folder / "supernet.toml"
-    path.write_text(HEAD + BODY + '[supernet]\nrandom = 1\nmacs = [0.8, 1.2]\nimages = 64\ndesigns = ["a.toml", "b.toml"]\n' + more)
+    path.write_text(HEAD + BODY + '[supernet]\nrandom = 1\nmacs = [0.8, 1.2]\nimages = 64\ndesigns = ["a.toml", "b.toml"]\n' + extra)
     return path

@@ -20,14 +20,14 @@ from tests.contracts.repository import ROOT
 from tests.stretch.train.supernets import pool
 
 
-def work(path: Path, world, what: str) -> None:
+def work(path: Path, world, kind: str) -> None:
     """Train a network or a supernet a little, and let the first process write the weights."""
     torch.manual_seed(0)
     model = tiny_resnet()
     config = TrainConfig(epochs=1, batch=16, learning_rate=0.05, channels_last=False)
     sandwich = None
-    if what == "supernet":
-        # Statistics of a supernet are each process's own, so that only one without them can be compared.
+    if kind == "supernet":
+        # Each process has its own batch-norm statistics of a supernet, so they are switched off for the comparison.
         for module in model.modules():
             if isinstance(module, torch.nn.BatchNorm2d):
                 module.eval()
@@ -48,12 +48,12 @@ def work(path: Path, world, what: str) -> None:
     world.barrier()
 
 
-#: Kinds of training, one after the other: a process takes longer to start than to train both.
+#: Kinds of training in one process, as starting a process takes longer than both.
 KINDS = ("network", "supernet")
 
 
 def processes(count, folder):
-    """Real processes that meet over gloo."""
+    """Run real processes that communicate over gloo."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
@@ -65,17 +65,17 @@ def processes(count, folder):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A folder of what two processes trained."""
+    """A folder with the weights that two processes trained."""
     folder = tmp_path_factory.mktemp("trained")
     processes(2, folder)
     return folder
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", KINDS)
-def test_two_processes_train_what_one_does_with_the_same_batch(tmp_path, trained, what):
-    work(tmp_path / what, World(), what)
-    one, two = (load_file(folder / what) for folder in (tmp_path, trained))
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_processes_train_what_one_does_with_the_same_batch(tmp_path, trained, kind):
+    work(tmp_path / kind, World(), kind)
+    one, two = (load_file(folder / kind) for folder in (tmp_path, trained))
     assert one.keys() == two.keys()
     start = one.pop("start")
     for name, value in one.items():
@@ -84,14 +84,14 @@ def test_two_processes_train_what_one_does_with_the_same_batch(tmp_path, trained
     assert (one["moved"] - start).abs().max() > 0.01
 
 
-def test_shared_norm_alone_is_batch_norm():
-    shared_norm, theirs = SharedNorm(4), torch.nn.BatchNorm2d(4)
+def test_shared_norm_in_one_process_is_batch_norm():
+    shared_norm, batch_norm = SharedNorm(4), torch.nn.BatchNorm2d(4)
     x = torch.randn(3, 4, 5, 5)
-    torch.testing.assert_close(shared_norm(x), theirs(x))
-    torch.testing.assert_close(shared_norm.running_var, theirs.running_var)
+    torch.testing.assert_close(shared_norm(x), batch_norm(x))
+    torch.testing.assert_close(shared_norm.running_var, batch_norm.running_var)
 
 
-if __name__ == "__main__":  # a process that `processes` starts
+if __name__ == "__main__":  # one of the processes that `processes` starts
     with join_world("cpu") as joined:
         for kind in KINDS:
             work(Path(sys.argv[1], kind), joined, kind)

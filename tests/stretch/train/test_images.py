@@ -1,4 +1,4 @@
-"""Images to train with: arrays, folders, streams, made-up sets, and how batches are shifted and normalised."""
+"""Training images from arrays, folders, streams and synthetic sets, and the shifting and normalising of batches."""
 
 import io
 import tarfile
@@ -78,7 +78,7 @@ def test_file_that_is_no_image_set_is_refused(tmp_path, changes, reason):
     assert not callable(changes) or ("allow_pickle" not in error.value.message and "train_images" in error.value.hint)
 
 
-def test_folder_of_images_is_read_in_its_two_parts(tmp_path):
+def test_folder_of_images_is_read_as_training_and_evaluation_part(tmp_path):
     for split in ("train", "val"):
         folder(tmp_path / split, 3)
     train, test = load_data(DataConfig(name="images", path=str(tmp_path), workers=0), 2, 16)
@@ -89,7 +89,7 @@ def test_folder_of_images_is_read_in_its_two_parts(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("read", "noun"),
+    ("read", "reason"),
     [
         (lambda at: load_data(DataConfig(name="cifar10", path=str(at)), 10, 32), "does not hold cifar10"),
         (lambda at: load_data(DataConfig(name="shards", path=str(at)), 10, 32), "no shards"),
@@ -105,16 +105,16 @@ def test_folder_of_images_is_read_in_its_two_parts(tmp_path):
         (lambda at: unlabelled_items(at / "one", 0.1), "one has 1 image"),
         (lambda at: unlabelled_items(at / "gone", 0.1), "no folder of images"),
         (lambda at: load_data(DataConfig(name="images", path=str(at / "half"), labels="none"), 2, 16), "no images in `val`"),
-        # made-up images that fit no memory, before any is drawn
+        # too many synthetic images for the memory are refused before the first is drawn
         *((lambda at, size=size: synthetic(*size), "are allowed") for size in ((10, 2048, 2048), (65536, 224, 16), (10, 32, 10**9))),
     ],
 )
-def test_images_that_are_not_there_or_are_not_the_models_are_refused(tmp_path, read, noun):
+def test_missing_images_or_images_that_do_not_fit_the_model_are_refused(tmp_path, read, reason):
     folder(tmp_path / "two", 1)
     for name in ("none", "half/val"):
         (tmp_path / name).mkdir(parents=True)
     pictures(tmp_path, "one/a.png", "half/train/a.png")
-    with pytest.raises(StretchError, match=noun):
+    with pytest.raises(StretchError, match=reason):
         read(tmp_path)
 
 
@@ -140,14 +140,14 @@ def labelled(batches):
     return [(int(i.max()), int(label)) for images, labels in batches for i, label in zip(images, labels, strict=True)]
 
 
-def test_epoch_shows_every_image_once_in_an_order_of_its_own_also_after_a_pause_and_shared_by_processes(tmp_path):
+def test_epoch_has_every_image_once_in_a_new_order_also_when_resumed_or_shared(tmp_path):
     stream = ImageStream.of(folder_items(folder(tmp_path))[0], 16, 2)
     first, second = (labelled(stream.epoch(number, 4, 0)) for number in (1, 2))
     assert sorted(first) == sorted(second) == [(n, 0) for n in range(6)] + [(100 + n, 1) for n in range(6)]
     assert first != second
-    whole, rest = list(stream.epoch(1, 4, 0)), list(stream.epoch(1, 4, 0, skip=1))
-    assert len(rest) == len(whole) - 1
-    for (a, _), (b, _) in zip(whole[1:], rest, strict=True):
+    whole, resumed = list(stream.epoch(1, 4, 0)), list(stream.epoch(1, 4, 0, skip=1))
+    assert len(resumed) == len(whole) - 1
+    for (a, _), (b, _) in zip(whole[1:], resumed, strict=True):
         assert torch.equal(a, b)
     parts = [values(stream.epoch(1, 4, 0, share=(k, 2))) for k in range(2)]
     assert [sorted(a + b) for a, b in zip(*parts, strict=True)] == values(whole)
@@ -165,7 +165,7 @@ def test_unreadable_images_are_skipped_counted_and_limited(tmp_path):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_many_unreadable_images_in_a_row_end_in_one_sentence_that_names_one(tmp_path, workers):
+def test_many_unreadable_images_in_a_row_are_refused_naming_one(tmp_path, workers):
     (tmp_path / "a").mkdir()
     for number in range(70):
         (tmp_path / "a" / f"{number:02d}.png").write_bytes(b"no picture")
@@ -192,7 +192,7 @@ def shard(path, files):
     return path
 
 
-def test_shards_hold_what_a_folder_would(tmp_path):
+def test_shards_have_the_items_of_a_folder(tmp_path):
     files = {f"{n}.{kind}": content for n in range(4) for kind, content in (("png", encoded(n)), ("cls", str(n % 2).encode()))}
     stream = ImageStream.of(shard_items([shard(tmp_path / "train-0.tar", files)]), 16, 2)
     assert sorted(labelled(stream.epoch(1, 2, 0))) == [(0, 0), (1, 1), (2, 0), (3, 1)]
@@ -206,7 +206,7 @@ def test_hidden_files_and_folders_are_ignored(tmp_path):
     assert (names, len(items)) == (["cat", "dog"], 12)
 
 
-def test_every_image_is_one_of_its_own_shifts_or_mirrored_shifts_which_all_occur():
+def test_augmented_image_is_a_shift_or_mirrored_shift_and_all_shifts_occur():
     torch.manual_seed(0)
     images = torch.randn(20, 3, 6, 5)
     padded = torch.nn.functional.pad(images, (2,) * 4)
@@ -227,7 +227,7 @@ def test_images_normalised_by_their_moments_have_mean_zero_and_deviation_one():
 
 
 def pictures(folder, *names):
-    """Pictures of different colours at the paths `names` below a folder."""
+    """Save images of different colours at the paths `names` in a folder."""
     for number, name in enumerate(names):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(encoded((37 * number % 256, 91 * number % 256, 150)))
@@ -235,7 +235,7 @@ def pictures(folder, *names):
 
 
 @given(st.integers(2, 400), st.floats(0.001, 0.5))
-def test_every_item_is_trained_on_or_held_back_and_both_are_spread_over_all(count, share):
+def test_every_item_is_trained_on_or_held_back_and_both_parts_are_spread(count, share):
     train, back = split_items(range(count), share, Path("there"))
     assert (sorted(train + back), len(back)) == (list(range(count)), min(max(1, round(count * share)), count - 1))
     assert max(b - a for a, b in zip([*back, count], [*back[1:], count, count], strict=True)) <= -(-count // len(back))
@@ -246,7 +246,7 @@ def test_every_item_is_trained_on_or_held_back_and_both_are_spread_over_all(coun
     [
         (["a.png", "b.png", "c.png"], None),
         (["x/a.png", "x/y/b.png", "z/c.png", "d.jpg"], None),
-        # a folder that is divided already stays so
+        # a folder that is already divided stays divided
         (["train/a.png", "train/cat/b.png", "val/c.png"], ["val/c.png"]),
     ],
 )

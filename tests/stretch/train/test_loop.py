@@ -17,8 +17,8 @@ from stretch.train.loop import Run, learning_rate
 from stretch.train.recipe import TrainConfig
 from stretch.train.step import GraphStep, MeanWeights, TrainingStep, distill_loss, label_loss, make_optimizer, weighted_distill_loss
 
-#: Steps enough that every seed, thread count and instruction set ends far from chance: of 72 runs the worst had a
-#: hundredth of its first epoch's loss left, and none missed an image that it had not seen.
+#: Enough steps for every seed, thread count and instruction set to end far from chance: the worst of 72 runs had a
+#: hundredth of its first epoch's loss left, and no run misclassified an unseen image.
 SHORT = TrainConfig(epochs=8, batch=32, learning_rate=0.005)
 
 
@@ -34,13 +34,13 @@ def train(model, images, config):
 
 
 @pytest.mark.slow
-def test_network_learns_a_set_that_can_be_learned():
+def test_network_learns_a_separable_set():
     history = train(fresh(), synthetic(4, 16, 320), SHORT)
     assert history.accuracy > 0.6
     assert history.epochs[-1].loss < history.epochs[0].loss / 4
 
 
-def test_loss_that_is_no_number_stops_the_run_naming_the_step():
+def test_loss_of_nan_stops_the_run_naming_the_step():
     with pytest.raises(StretchError, match=r"epoch 1 \(step 2\)"):
         train(fresh(), synthetic(4, 16, 64), TrainConfig(epochs=3, batch=32, learning_rate=1e30))
 
@@ -64,8 +64,8 @@ def test_step_is_plain_sgd_with_momentum_and_decay():
         torch.testing.assert_close(a, b)
 
 
-def test_recorded_step_trains_as_the_step_itself():
-    """On a CPU, where it is called each time."""
+def test_recorded_step_trains_like_the_plain_step():
+    """On a CPU the step is not recorded but called each time."""
     trained = []
     for kind in (TrainingStep, GraphStep):
         torch.manual_seed(0)
@@ -105,7 +105,7 @@ def test_weighted_labels_are_those_of_the_published_formula():
 
 
 @pytest.mark.parametrize("kind", ["soft", "weighted"])
-def test_share_of_the_teacher_goes_from_nothing_to_all(kind):
+def test_share_of_the_teacher_rises_from_zero_to_one(kind):
     scores, teacher, labels = torch.randn(6, 4), torch.randn(6, 4), torch.randint(4, (6,))
     nothing, everything = (TrainConfig(distill_kind=kind, distill=share, temperature=2.0) for share in (0.0, 1.0))
     torch.testing.assert_close(label_loss(scores, labels, teacher, nothing), F.cross_entropy(scores, labels))
@@ -113,7 +113,7 @@ def test_share_of_the_teacher_goes_from_nothing_to_all(kind):
     torch.testing.assert_close(label_loss(scores, labels, teacher, everything), alone)
 
 
-def test_mean_of_weights_forgets_the_first_ones_and_swaps_back():
+def test_weight_average_forgets_the_first_weights_and_can_be_undone():
     model = nn.Linear(1, 1, bias=False)
     model.weight.data.fill_(0.0)
     mean, expected = MeanWeights(model, 0.5), 0.0
@@ -128,7 +128,7 @@ def test_mean_of_weights_forgets_the_first_ones_and_swaps_back():
     assert (model.weight.item(), int(mean.updates)) == (11.0, 11)
 
 
-def test_tensor_that_several_parts_share_has_one_mean_and_comes_back():
+def test_shared_tensor_has_one_average_and_is_restored():
     model = nn.ModuleList([nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)])
     model[1].weight = model[0].weight
     mean = MeanWeights(model, 0.5)
@@ -140,8 +140,8 @@ def test_tensor_that_several_parts_share_has_one_mean_and_comes_back():
     assert model[0].weight.item() == 3.0
 
 
-def test_infinite_gradients_in_the_first_fp16_step_leave_the_momentum_sound():
-    torch.full((1000,), float("nan"))  # what freed memory may hold
+def test_infinite_gradients_in_the_first_fp16_step_leave_the_momentum_finite():
+    torch.full((1000,), float("nan"))  # freed memory may hold such values
     weight = torch.nn.Parameter(torch.ones(1000))
     rate = torch.tensor(0.1)
     optimizer = make_optimizer([weight], TrainConfig(amp="fp16", weight_decay=0, nesterov=False), rate)
@@ -155,7 +155,7 @@ def test_infinite_gradients_in_the_first_fp16_step_leave_the_momentum_sound():
     torch.testing.assert_close(weight.detach(), torch.full((1000,), 1 - 0.1 - 0.1 * 1.9))
 
 
-def test_adamw_reads_the_rate_of_the_day():
+def test_adamw_uses_the_current_learning_rate():
     weight = torch.zeros(1, requires_grad=True)
     rate = torch.tensor(0.1)
     optimizer = make_optimizer([weight], TrainConfig(optimizer="adamw", weight_decay=0), rate)

@@ -19,7 +19,7 @@ MINE = "from stretch.network.models.tiny import tiny_resnet\n\n\ndef make():\n  
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["mine.py:make", "stretch.network.models.tiny:tiny_resnet"])
-def test_python_code_of_a_recipe_runs_only_where_it_is_trusted(tmp_path, model):
+def test_python_code_of_a_recipe_runs_only_if_trusted(tmp_path, model):
     (tmp_path / "mine.py").write_text(f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\n{MINE}")
     path, design = network(tmp_path), tmp_path / "d.toml"
     # the design fits any model
@@ -38,7 +38,7 @@ def ready(path, *changes):
 
 
 @pytest.mark.slow
-def test_identity_tells_recipes_designs_and_weights_apart_but_not_where_files_are(tmp_path):
+def test_identity_depends_on_recipe_design_and_weights_and_not_on_paths(tmp_path):
     path = network(tmp_path)
     one = ready(path).identity
     assert ready(path, "data.workers=3", "keep.last=9", "data.path=elsewhere").identity == one
@@ -47,7 +47,7 @@ def test_identity_tells_recipes_designs_and_weights_apart_but_not_where_files_ar
 
 
 @pytest.mark.slow
-def test_calibrated_start_differs_from_the_inherited_one_and_scratch_from_both(tmp_path):
+def test_calibrated_inherited_and_scratch_starts_differ(tmp_path):
     path, weights = network(tmp_path), []
     for start in ("inherit", "calibrate", "scratch"):
         built = ready(path, f"start={start}")
@@ -56,7 +56,7 @@ def test_calibrated_start_differs_from_the_inherited_one_and_scratch_from_both(t
     assert not any(torch.equal(weights[0], other) for other in weights[1:])
 
 
-def test_pool_of_a_supernet_is_that_of_its_design_files_and_within_its_range(tmp_path):
+def test_pool_of_a_supernet_has_its_design_files_and_stays_in_its_range(tmp_path):
     path = supernet(tmp_path)
     built = ready(path)
     assert isinstance(built.network(torch.device("cpu"), None), Supernet)
@@ -71,11 +71,11 @@ def test_images_for_statistics_are_prepared_as_in_training(tmp_path):
     built = ready(network(tmp_path))
     batches = sample(built.images()[0], 40, 0, torch.device("cpu"))
     assert 40 <= sum(len(b) for b in batches) <= 64
-    # Shifted images have borders of zeros, which is the mean.
+    # Shifted images have borders of zeros, and zero is the mean.
     assert any(bool((b[:, :, 0] == 0).all(1).all(1).any()) for b in batches)
 
 
-def test_new_head_is_the_same_whatever_was_drawn_before(tmp_path):
+def test_new_head_does_not_depend_on_earlier_random_numbers(tmp_path):
     path = network(tmp_path)
     rows = []
     for state in (1, 2):
@@ -89,7 +89,7 @@ def test_new_head_is_the_same_whatever_was_drawn_before(tmp_path):
 
 
 class AuxiliaryLast(nn.Module):
-    """Its head is registered first; the last linear layer computes something on the way."""
+    """The head is registered first; the last registered linear layer is inside of the network."""
 
     def __init__(self):
         super().__init__()
@@ -104,7 +104,7 @@ def changed(module, classes=7, seed=3, size=32):
     return replace_head(capture(module.eval(), (1, 3, size, size)), classes, seed).module
 
 
-def test_layer_that_makes_the_result_is_changed_whatever_was_registered_last_and_nothing_is_drawn_for_it():
+def test_layer_of_the_result_is_replaced_in_any_registration_order_without_random_numbers():
     module, before = AuxiliaryLast(), torch.random.get_rng_state()
     module = changed(module)
     assert torch.equal(torch.random.get_rng_state(), before)
@@ -113,7 +113,7 @@ def test_layer_that_makes_the_result_is_changed_whatever_was_registered_last_and
 
 
 @pytest.mark.parametrize("name", ["squeezenet1_1", "timm:mobilenetv3_small_050"])
-def test_convolutional_and_linear_heads_of_real_networks_get_the_classes(name):
+def test_convolutional_and_linear_heads_of_real_networks_get_the_number_of_classes(name):
     built = changed(load_model(name, weights="none").module, 6, size=64)
     assert built(torch.rand(1, 3, 64, 64)).shape == (1, 6)
     assert not built.training
@@ -124,14 +124,14 @@ FIXED_VIEW = Calling(lambda x, layer: layer(x.mean((2, 3), keepdim=True)).view(-
 
 
 @pytest.mark.parametrize(("module", "reason"), [(TWO_HEADS, "add"), (FIXED_VIEW, "with 7 classes in `part0`")])
-def test_head_that_cannot_be_changed_is_named(module, reason):
+def test_head_that_cannot_be_replaced_is_named(module, reason):
     with pytest.raises(StretchError, match=reason) as error:
         changed(module)
     assert "classes" in error.value.hint
 
 
 def test_initial_joins_keep_the_variance_that_arrives():
-    """Whatever their shape; a trunk that grows at each join made training diverge."""
+    """For any shape of join; growing variance at each join made training diverge."""
     model = nn.Sequential()
     model.add_module("join_conv", nn.Conv2d(256, 16, 1))
     torch.manual_seed(0)

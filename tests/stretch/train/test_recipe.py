@@ -18,41 +18,41 @@ def save(tmp_path, text):
 
 
 HEAD = 'model = "tiny_resnet"\ndevice = "mi9"\n'
-words = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=12)
+any_text = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=12)
 ratios = st.floats(1e-6, 1e6)
 
 recipes = st.builds(
     Recipe,
-    model=words,
-    device=words,
-    weights=words,
-    design=words,
+    model=any_text,
+    device=any_text,
+    weights=any_text,
+    design=any_text,
     start=st.sampled_from(["inherit", "calibrate", "scratch"]),
     plan=st.builds(
         PlanConfig,
-        processors=st.lists(words, max_size=3).map(tuple),
+        processors=st.lists(any_text, max_size=3).map(tuple),
         params=st.none() | st.tuples(ratios, ratios),
-        precision=st.dictionaries(words, words, max_size=3),
+        precision=st.dictionaries(any_text, any_text, max_size=3),
         latency_budget=st.none() | ratios,
     ),
-    data=st.builds(DataConfig, path=words, count=st.integers(1, 1 << 31)),
+    data=st.builds(DataConfig, path=any_text, count=st.integers(1, 1 << 31)),
     train=st.builds(TrainConfig, learning_rate=ratios, nesterov=st.booleans()),
-    supernet=st.none() | st.builds(SupernetConfig, designs=st.lists(words, max_size=3).map(tuple), macs=st.tuples(ratios, ratios)),
+    supernet=st.none() | st.builds(SupernetConfig, designs=st.lists(any_text, max_size=3).map(tuple), macs=st.tuples(ratios, ratios)),
 )
 
 
 @given(recipes)
-def test_recipe_written_as_toml_is_what_tomllib_reads(recipe):
+def test_recipe_written_as_toml_is_read_back_by_tomllib(recipe):
     assert msgspec.convert(tomllib.loads(recipe_to_toml(recipe)), Recipe) == recipe
 
 
-def test_recipe_of_an_earlier_installation_reads(tmp_path):
+def test_recipe_of_an_earlier_version_can_be_read(tmp_path):
     table = '[plan]\nprocessors = ["cpu", "gpu"]\nmacs = [0.97, 1.03]\nprecision = {"cpu" = "int8", "g\\u007fu" = "fp16"}\n'
     plan = PlanConfig(processors=("cpu", "gpu"), macs=(0.97, 1.03), precision={"cpu": "int8", "g\x7fu": "fp16"})
     assert load_recipe(save(tmp_path, f"{HEAD}version = 1\n\n{table}")) == Recipe(model="tiny_resnet", device="mi9", plan=plan)
 
 
-def test_set_replaces_values_of_every_depth_and_kind(tmp_path):
+def test_set_option_replaces_values_of_every_depth_and_type(tmp_path):
     changes = ("train.epochs=7", "train.nesterov=false", "data.name=cifar10", "supernet.pool=3", "weights=none")
     recipe = load_recipe(save(tmp_path, HEAD), changes)
     assert (recipe.train.epochs, recipe.train.nesterov, recipe.data.name, recipe.weights) == (7, False, "cifar10", "none")
@@ -97,7 +97,7 @@ WRONG = "`{}` is wrong"
         ("version = 9\n", "version 9", "upgrade"),
     ],
 )
-def test_wrong_key_or_value_is_refused_by_its_whole_name(tmp_path, change, sentence, hint):
+def test_wrong_key_or_value_is_refused_with_its_full_name(tmp_path, change, sentence, hint):
     text, changes = (HEAD + change, ()) if change.endswith("\n") else (HEAD, (change,))
     with pytest.raises(StretchError) as error:
         load_recipe(save(tmp_path, text), changes)
@@ -120,7 +120,7 @@ designs = ["a.toml", "/b.toml"]
 """
 
 
-def test_paths_of_a_recipe_are_relative_to_its_folder_and_those_of_the_command_line_to_where_it_runs(tmp_path, monkeypatch):
+def test_recipe_paths_are_relative_to_its_folder_and_command_line_paths_to_the_current_folder(tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "r.toml").write_text(RECIPE)
     monkeypatch.chdir(tmp_path / "elsewhere")

@@ -1,4 +1,4 @@
-"""A run: its folder, checkpoints and log, how it goes on after it ended early or without labels, and what is taken out of it."""
+"""A run: its folder, checkpoints and log, resuming, training without labels, and extraction of networks."""
 
 import csv
 import json
@@ -40,7 +40,7 @@ def go(path, out, *changes, **options):
 
 
 def model_of(run, extracted):
-    """The network of the weights and the design that were written."""
+    """Return the network of the extracted weights and design."""
     job, _ = open_run(run)
     design = read_design(extracted.checkpoint.with_name(DESIGN), job.captured.graph, job.profile)
     model = BranchedModel(job.captured.graph, design).eval()
@@ -49,15 +49,15 @@ def model_of(run, extracted):
 
 
 def test_run_leaves_weights_log_designs_and_the_newest_checkpoints(tmp_path):
-    done, run = go(network(tmp_path), tmp_path / "run"), tmp_path / "run"
+    result, run = go(network(tmp_path), tmp_path / "run"), tmp_path / "run"
     kept = {f"checkpoints/step-{n:05d}-0000000.safetensors" for n in (2, 3)} | {
         f"{name}.safetensors" for name in ("best", "last", "original")
     }
     files = {str(p.relative_to(run)) for p in run.rglob("*") if p.is_file()}
     assert files == {"recipe.toml", "run.json", "log.csv", "designs/000.toml"} | kept
-    assert (len((run / "log.csv").read_text().splitlines()), done.metrics["epochs"]) == (4, 3)
-    assert done.metrics["images_per_second"] > 0 < done.metrics["memory_mib"]
-    assert any("CPU" in warning for warning in done.warnings) or torch.cuda.is_available()
+    assert (len((run / "log.csv").read_text().splitlines()), result.metrics["epochs"]) == (4, 3)
+    assert result.metrics["images_per_second"] > 0 < result.metrics["memory_mib"]
+    assert any("CPU" in warning for warning in result.warnings) or torch.cuda.is_available()
 
 
 @pytest.mark.slow
@@ -78,25 +78,25 @@ def test_run_is_neither_overwritten_nor_mixed_with_another(tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "mine.txt").write_text("x")
     other = design.read_text().replace("depth = 2", "depth = 3")
-    for text, folder, epochs, resume, noun in (
+    for text, folder, epochs, resume, reason in (
         (design.read_text(), "run", 1, False, "there is a run"),
         (design.read_text(), "run", 2, True, "another recipe"),
         (other, "run", 1, True, "another design"),
         (other, "other", 1, False, "holds something else"),
     ):
         design.write_text(text)
-        with pytest.raises(StretchError, match=noun):
+        with pytest.raises(StretchError, match=reason):
             go(path, tmp_path / folder, f"train.epochs={epochs}", resume=resume)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [network, supernet])
-def test_run_killed_in_an_epoch_goes_on_to_the_same_weights(tmp_path, make):
-    """A real process, ended by SIGKILL as soon as a checkpoint within an epoch is there; this one goes on."""
+def test_run_killed_in_an_epoch_resumes_to_the_same_weights(tmp_path, make):
+    """A real process is killed once a checkpoint within an epoch exists; this process resumes the run."""
     path, changes = make(tmp_path), ("train.epochs=4", "keep.steps=1", "keep.last=50")
     code = "import torch; torch.set_num_threads(1)\nfrom stretch.cli import app\napp()"
-    words = ["train", path, "--quiet", *(word for change in changes for word in ("--set", change)), "--out", tmp_path / "cut"]
-    cut = subprocess.Popen([sys.executable, "-P", "-c", code, *map(str, words)], cwd=ROOT, env=os.environ, stdout=subprocess.DEVNULL)
+    arguments = ["train", path, "--quiet", *(word for change in changes for word in ("--set", change)), "--out", tmp_path / "cut"]
+    cut = subprocess.Popen([sys.executable, "-P", "-c", code, *map(str, arguments)], cwd=ROOT, env=os.environ, stdout=subprocess.DEVNULL)
     while cut.poll() is None and not list((tmp_path / "cut").glob("checkpoints/step-00001-0000002*")):
         time.sleep(0.02)
     assert cut.poll() is None, "the run was over before it could be killed"
@@ -116,11 +116,11 @@ def test_run_killed_in_an_epoch_goes_on_to_the_same_weights(tmp_path, make):
         assert torch.equal(value, two[name]), name
 
 
-def test_rotation_keeps_the_newest_and_damaged_ones_are_passed_over(tmp_path):
+def test_rotation_keeps_the_newest_checkpoints_and_damaged_ones_are_skipped(tmp_path):
     folder = RunFolder(tmp_path)
     (tmp_path / "checkpoints").mkdir()
-    for epoch, done in ((1, 0), (2, 0), (2, 5), (10, 0)):
-        folder.checkpoint(epoch, done).write_bytes(b"damaged")
+    for epoch, steps in ((1, 0), (2, 0), (2, 5), (10, 0)):
+        folder.checkpoint(epoch, steps).write_bytes(b"damaged")
     folder.rotate(2)
     assert (folder.checkpoints(), folder.newest()) == ([folder.checkpoint(2, 5), folder.checkpoint(10, 0)], None)
 
@@ -136,7 +136,7 @@ def test_log_of_a_resumed_run_has_every_epoch_once(tmp_path):
         assert [row["epoch"] for row in csv.DictReader(file)] == ["1", "2", "3"]
 
 
-def test_folder_restores_its_run_and_a_new_run_clears_it(captured, tmp_path):
+def test_run_is_restored_from_its_folder_and_a_new_run_clears_the_folder(captured, tmp_path):
     folder, recipe = RunFolder(tmp_path / "run"), Recipe(model="tiny_resnet", device="mi9")
     assert not folder.exists
     original = captured("tiny_resnet")
@@ -161,7 +161,7 @@ def test_folder_restores_its_run_and_a_new_run_clears_it(captured, tmp_path):
 @pytest.mark.slow
 def test_opened_run_has_the_designs_and_weights_it_was_trained_with(tmp_path):
     run = go(supernet(tmp_path), tmp_path / "run", "train.epochs=1").run
-    for name in ("a.toml", "b.toml", "supernet.toml"):  # the folder of the run is enough
+    for name in ("a.toml", "b.toml", "supernet.toml"):  # only the folder of the run is needed
         (tmp_path / name).unlink()
     ready, weights = open_run(run)
     assert [d.segments[2].branches[0].depth for d in ready.designs] == [1, 2]
@@ -197,7 +197,7 @@ def finish(run):
 @pytest.mark.parametrize(
     ("kind", "steps"), [("sgd", 5), *(pytest.param(k, s, marks=pytest.mark.slow) for k in ("sgd", "adamw", "supernet") for s in (1, 4, 6))]
 )
-def test_run_that_goes_on_ends_bit_for_bit_as_one_that_never_stopped(captured, tmp_path, kind, steps):
+def test_resumed_run_ends_bit_for_bit_like_an_uninterrupted_one(captured, tmp_path, kind, steps):
     make = (lambda: supernet_run(captured)) if kind == "supernet" else (lambda: network_run(CONFIGS[kind]))
     steps = min(steps, 3) if kind == "supernet" else steps
     whole = finish(make())
@@ -215,12 +215,12 @@ def test_run_that_goes_on_ends_bit_for_bit_as_one_that_never_stopped(captured, t
         assert torch.equal(value, weights[name]), name
 
 
-def test_checkpoint_of_another_recipe_design_or_number_of_processes_and_a_damaged_one_are_refused(tmp_path):
+def test_damaged_checkpoint_or_one_of_another_recipe_design_or_process_count_is_refused(tmp_path):
     run, path = network_run(PLAIN), tmp_path / "c.safetensors"
     save_checkpoint(path, run, OWN, None)
-    for what in OWN:
-        with pytest.raises(StretchError, match=f"another {what}"):
-            load_checkpoint(path, run, OWN | {what: "x"})
+    for field in OWN:
+        with pytest.raises(StretchError, match=f"another {field}"):
+            load_checkpoint(path, run, OWN | {field: "x"})
     run.world = World(0, 2)
     with pytest.raises(StretchError, match="1 processes, this one has 2"):
         load_checkpoint(path, run, OWN)
@@ -230,14 +230,14 @@ def test_checkpoint_of_another_recipe_design_or_number_of_processes_and_a_damage
             checkpoint_state(path)
 
 
-def test_best_weights_are_those_of_the_most_accurate_epoch_and_the_last_those_at_the_end(tmp_path):
+def test_best_weights_are_of_the_most_accurate_epoch_and_last_weights_of_the_final_one(tmp_path):
     path = network(tmp_path)
     recipe = load_recipe(path, ("train.epochs=2", "train.amp=none", "train.graph=false"))
     ready = prepare(recipe, path.parent)
     folder = RunFolder(tmp_path / "run")
     folder.start(recipe, ready.captured, ready.designs, ready.identity)
     run = make_run(ready, ready.images(), World())
-    # nothing is as accurate as what was there before
+    # no later epoch is as accurate as the stored best one
     keeper = RunWriter(folder, run, KeepConfig(tensorboard=False, steps=1), ready.identity, 2.0)
     for row in run.steps():
         keeper.stepped() if row is None else keeper.finished(row)
@@ -255,7 +255,7 @@ NONE = ("data.labels=none", "train.distill=1")
 
 
 @pytest.mark.parametrize(
-    ("changes", "why"),
+    ("changes", "reason"),
     [
         (("train.distill_kind=weighted",), "train.distill_kind = weighted needs labels"),
         (("train.label_smoothing=0.1",), "train.label_smoothing needs labels"),
@@ -263,14 +263,14 @@ NONE = ("data.labels=none", "train.distill=1")
         (("train.distill=0",), "only the original to learn from"),
     ],
 )
-def test_what_needs_labels_is_refused_before_anything_is_loaded(tmp_path, changes, why):
-    with pytest.raises(UsageError, match=why):
+def test_option_that_needs_labels_is_refused_before_anything_is_loaded(tmp_path, changes, reason):
+    with pytest.raises(UsageError, match=reason):
         go(network(tmp_path), tmp_path / "run", *NONE, *changes, "model=nothing_like_that")
     check_recipe(load_recipe(network(tmp_path), changes))
 
 
-def test_labels_have_no_part_in_what_is_learned(tmp_path):
-    """The same steps with other labels end at the same weights, and with labels given they do not."""
+def test_training_without_labels_ignores_the_labels_of_the_data(tmp_path):
+    """Without labels, other labels in the data give the same weights; with labels they do not."""
 
     def weights(labels, *changes):
         recipe = load_recipe(network(tmp_path), ("train.epochs=1", "train.distill=0.5", *changes))
@@ -289,35 +289,35 @@ def test_labels_have_no_part_in_what_is_learned(tmp_path):
 
 
 @pytest.mark.slow
-def test_run_without_labels_learns_to_agree_and_its_bundle_says_how_often(tmp_path):
+def test_run_without_labels_learns_to_agree_and_its_bundle_states_the_agreement(tmp_path):
     rng = np.random.default_rng(0)
     pictures(tmp_path / "images", *(f"{number % 3}/{number}.png" for number in range(96)))
     changes = (*NONE, "data.name=images", f"data.path={tmp_path / 'images'}", "data.workers=0", "data.held_back=0.25", "start=calibrate")
-    done = go(network(tmp_path), tmp_path / "run", *changes, "train.epochs=2")
-    assert done.metrics["accuracy"] is None
-    assert 0 <= done.metrics["agreement"] <= done.metrics["best_agreement"] <= 1
+    result = go(network(tmp_path), tmp_path / "run", *changes, "train.epochs=2")
+    assert result.metrics["accuracy"] is None
+    assert 0 <= result.metrics["agreement"] <= result.metrics["best_agreement"] <= 1
     rows = (tmp_path / "run" / "log.csv").read_text().splitlines()
     assert rows[0].endswith(",agreement")
-    assert float(rows[-1].rpartition(",")[2]) == done.metrics["agreement"]
-    taken = extract(tmp_path / "run", tmp_path / "out", controls=False)
-    assert taken.accuracy is None
+    assert float(rows[-1].rpartition(",")[2]) == result.metrics["agreement"]
+    extracted = extract(tmp_path / "run", tmp_path / "out", controls=False)
+    assert extracted.accuracy is None
     ready, _ = open_run(tmp_path / "run")
     _, held_back = ready.images()
     assert len(held_back) == 24
-    manifest = load_bundle(taken.bundle).manifest
-    assert manifest.agreement == taken.agreement
-    assert (taken.agreement.images, taken.agreement.bundle.images) == (24, 24)
+    manifest = load_bundle(extracted.bundle).manifest
+    assert manifest.agreement == extracted.agreement
+    assert (extracted.agreement.images, extracted.agreement.bundle.images) == (24, 24)
     images = torch.from_numpy(rng.standard_normal((8, 3, 16, 16)).astype(np.float32))
-    assert compare(model_of(tmp_path / "run", taken), ready.captured, [images]).agreement.images == 8
+    assert compare(model_of(tmp_path / "run", extracted), ready.captured, [images]).agreement.images == 8
     assert json.loads((tmp_path / "out" / "bundle" / "bundle.json").read_bytes())["agreement"]["bundle"]["source"] == "measured"
 
 
 @pytest.mark.slow
-def test_subnet_taken_out_has_the_accuracy_it_had_inside(tmp_path):
+def test_extracted_subnet_has_the_accuracy_it_had_in_the_supernet(tmp_path):
     run = go(supernet(tmp_path), tmp_path / "run", "train.epochs=1").run
-    done = extract(run, tmp_path / "out", design=tmp_path / "b.toml", bundle=False)
-    assert done.accuracy.extracted == done.accuracy.supernet
-    assert model_of(run, done).design.segments[2].branches[0].depth == 2
+    extracted = extract(run, tmp_path / "out", design=tmp_path / "b.toml", bundle=False)
+    assert extracted.accuracy.extracted == extracted.accuracy.supernet
+    assert model_of(run, extracted).design.segments[2].branches[0].depth == 2
 
 
 @pytest.mark.slow
@@ -327,12 +327,12 @@ def test_bands_of_a_trained_network_have_its_weights(tmp_path):
     branches = 'branches = [{ processor = "cpu", rows = [0, 5] }, { processor = "gpu", rows = [5, 16] }]\n'
     (tmp_path / "d.toml").write_text(f'model = "tiny_resnet"\n[[segments]]\nname = "s1"\n{branches}')
     run = go(path, tmp_path / "run", "train.epochs=1").run
-    done = extract(run, tmp_path / "out", controls=False)
-    assert done.accuracy.extracted == done.accuracy.supernet
-    model = model_of(run, done)
+    extracted = extract(run, tmp_path / "out", controls=False)
+    assert extracted.accuracy.extracted == extracted.accuracy.supernet
+    model = model_of(run, extracted)
     upper, lower = (model.branch("s1", p).state_dict() for p in ("cpu", "gpu"))
     assert all(torch.equal(value, lower[name]) for name, value in upper.items())
-    assert done.bundle is not None
+    assert extracted.bundle is not None
     x = torch.randn(1, 3, 16, 16)
-    with torch.no_grad(), Session(done.bundle) as session:
+    with torch.no_grad(), Session(extracted.bundle) as session:
         torch.testing.assert_close(torch.from_numpy(session.run(x.numpy())), model(x), atol=1e-4, rtol=1e-4)

@@ -1,4 +1,4 @@
-"""Networks that share weights: which positions, how they are trained, and what is taken out."""
+"""Networks that share weights: positions of the weights, training, and extraction."""
 
 import msgspec
 import pytest
@@ -30,7 +30,7 @@ def images(count=32, size=16):
 
 
 @pytest.mark.parametrize("join", ["project", "sum"])
-def test_full_width_subnet_starts_as_the_network_that_build_makes_and_one_of_whole_copies_as_the_original(captured, join):
+def test_full_width_subnet_starts_like_the_built_network_and_unscaled_copies_like_the_original(captured, join):
     network = captured("tiny_resnet")
     wanted, copies = (design(network.graph, *depths, join) for depths in (((1, 1.0), (2, 1.0)), ((3, 1.0), (3, 1.0))))
     supernet = Supernet(network, [wanted]).eval()
@@ -42,8 +42,8 @@ def test_full_width_subnet_starts_as_the_network_that_build_makes_and_one_of_who
 
 
 @pytest.mark.slow
-def test_narrow_subnet_computes_what_the_whole_one_does_with_the_other_channels_masked(captured):
-    """Oracle: the same weights in the original's own module, whose dropped channels are multiplied by zero."""
+def test_narrow_subnet_computes_what_the_full_one_does_with_dropped_channels_masked(captured):
+    """Oracle: the same weights in the full module, with the dropped channels multiplied by zero."""
     network = captured("tiny_resnet")
     narrow = design(network.graph, (3, 0.5), (3, 1.0))
     supernet = Supernet(network, [narrow, design(network.graph, (3, 1.0), (3, 1.0))])
@@ -51,11 +51,11 @@ def test_narrow_subnet_computes_what_the_whole_one_does_with_the_other_channels_
         supernet.flat.add_(0.05 * torch.randn(supernet.flat.shape, generator=torch.Generator().manual_seed(2)))
     positions = supernet.sharing.positions(narrow)
     segment, offsets = "s2", supernet.sharing.offsets
-    some, most = supernet.pool
-    for subnet in (most, some):
+    reduced, full = supernet.pool
+    for subnet in (full, reduced):
         subnet.load(supernet.flat)
         subnet.model.eval()
-    branch, original = some.model.branch(segment, "cpu"), most.model.branch(segment, "cpu")
+    branch, original = reduced.model.branch(segment, "cpu"), full.model.branch(segment, "cpu")
     masks = {}
     for name, _, _ in original.steps:
         key = f"{segment}.on_cpu.{name}.weight"
@@ -63,7 +63,7 @@ def test_narrow_subnet_computes_what_the_whole_one_does_with_the_other_channels_
             rows = torch.tensor(offsets.shapes[key])
             kept = (positions[key].flatten(1)[:, 0] - offsets.starts[key]) // rows[1:].prod()
             masks[name] = torch.zeros(int(rows[0])).index_fill(0, kept, 1.0)
-    # batch-norms of dropped channels would add their shift: they are masked too
+    # batch norms of dropped channels would add their shift, so their outputs are masked, too
     for name, _, _ in original.steps:
         conv = name.replace("bn", "conv").replace("downsample_1", "downsample_0")
         if conv in masks:
@@ -107,7 +107,7 @@ ratios = st.tuples(st.integers(1, 3), st.sampled_from((0.25, 0.5, 1.0)))
 @pytest.mark.slow
 @settings(max_examples=examples(8))
 @given(ratios, ratios)
-def test_narrower_and_shallower_branch_uses_a_part_of_the_wider_deeper_one(captured, one, other):
+def test_smaller_branch_uses_a_part_of_the_weights_of_a_larger_one(captured, one, other):
     network = captured("tiny_resnet")
     small = (min(one[0], other[0]), min(one[1], other[1]))
     large = (max(one[0], other[0]), max(one[1], other[1]))
@@ -115,7 +115,7 @@ def test_narrower_and_shallower_branch_uses_a_part_of_the_wider_deeper_one(captu
     sharing = Sharing(network, designs)
     inner, outer = (sharing.positions(d) for d in designs)
     for name, positions in inner.items():
-        # An entry is there only where the backbone is narrower than what arrives; joins answer for shares of their own.
+        # An entry exists only where the backbone is narrower than its input; joins have separate shares.
         if name in outer and "join_conv" not in name:
             assert set(positions.flatten().tolist()) <= set(outer[name].flatten().tolist())
 
@@ -123,10 +123,10 @@ def test_narrower_and_shallower_branch_uses_a_part_of_the_wider_deeper_one(captu
 def test_envelope_holds_every_design_of_a_pool(captured):
     graph = captured("tiny_resnet").graph
     designs = pool(graph)
-    most, least = envelope(designs, max), envelope(designs, min)
+    upper, lower = envelope(designs, max), envelope(designs, min)
     macs = [scaled_graph(graph, d).macs for d in designs]
-    assert scaled_graph(graph, least).macs <= min(macs)
-    assert max(macs) <= scaled_graph(graph, most).macs
+    assert scaled_graph(graph, lower).macs <= min(macs)
+    assert max(macs) <= scaled_graph(graph, upper).macs
 
 
 def test_designs_that_cannot_share_weights_are_refused(captured):
@@ -134,22 +134,22 @@ def test_designs_that_cannot_share_weights_are_refused(captured):
     graph, first = network.graph, pool(network.graph)[0]
     shallow, deep = design(graph, (1, 1.0), (2, 1.0)), design(graph, (3, 1.0), (3, 1.0))
     segment = next(s for s in split_segments(graph) if s.name == "s1")
-    for designs, noun in (
+    for designs, reason in (
         ([], "at least one design"),
         ([first, design(graph, (1, 1.0), (2, 1.0), "sum")], "another join"),
         ([design(graph, (1, 1.5), (1, 1.0))], "wider on cpu"),
         ([first, BranchDesign(first.model, "test", first.segments[:-1])], "different points"),
         ([divided(graph, in_bands(segment))], "`s1` joins by `rows`"),
     ):
-        with pytest.raises(StretchError, match=noun):
+        with pytest.raises(StretchError, match=reason):
             Sharing(network, designs)
     with pytest.raises(StretchError, match="no weights"):
         Sharing(network, [shallow]).positions(deep)
 
 
 def step_of(supernet, config, sandwich=None, rank=0, size=1):
-    how = sandwich or SandwichConfig(random=1)
-    return SandwichStep(supernet.train(), config, lambda x, generator: x.float(), None, torch.device("cpu"), how, World(rank, size))
+    settings = sandwich or SandwichConfig(random=1)
+    return SandwichStep(supernet.train(), config, lambda x, generator: x.float(), None, torch.device("cpu"), settings, World(rank, size))
 
 
 @pytest.mark.slow
@@ -177,7 +177,7 @@ def test_gradient_is_the_sum_over_the_sampled_subnets(captured):
     torch.testing.assert_close(supernet.flat.grad, flat.grad, atol=1e-4, rtol=1e-3)
 
 
-def test_processes_draw_subnets_of_their_own_beside_the_largest_and_smallest(captured):
+def test_each_process_draws_other_subnets_in_addition_to_the_largest_and_smallest(captured):
     supernet = Supernet(captured("tiny_resnet"), pool(captured("tiny_resnet").graph))
     steps = [step_of(supernet, TrainConfig(), rank=rank, size=4) for rank in range(4)]
     drawn = []
@@ -191,7 +191,7 @@ def test_processes_draw_subnets_of_their_own_beside_the_largest_and_smallest(cap
 
 
 @pytest.mark.slow
-def test_drawn_designs_differ_and_cost_what_was_asked_for(captured):
+def test_drawn_designs_differ_and_have_the_requested_cost(captured):
     graph, processors = captured("tiny_resnet").graph, ("cpu", "gpu", "dsp")
     designs = random_designs(graph, specified("mi9"), processors, 4, (0.9, 1.1))
     assert len(set(designs)) == 4
@@ -200,15 +200,15 @@ def test_drawn_designs_differ_and_cost_what_was_asked_for(captured):
         assert {p for s in drawn.segments if not s.whole for p in (b.processor for b in s.branches)} == set(processors)
 
 
-def test_designs_between_stay_within_the_pool(captured):
+def test_intermediate_designs_stay_within_the_pool(captured):
     graph = captured("tiny_resnet").graph
     pool = random_designs(graph, specified("mi9"), ("cpu", "gpu"), 4, (0.8, 1.2), seed=3)
     result = designs_between(graph, pool, 5, (0.8, 1.2), seed=1)
     assert (len(set(result)), result) == (5, designs_between(graph, pool, 5, (0.8, 1.2), seed=1))
     for drawn in result:
         for number, segment in enumerate(drawn.segments):
-            same = pool[0].segments[number]
-            assert (segment.start, segment.end, segment.join) == (same.start, same.end, same.join)
+            reference = pool[0].segments[number]
+            assert (segment.start, segment.end, segment.join) == (reference.start, reference.end, reference.join)
             for index, branch in enumerate(segment.branches):
                 rows = [d.segments[number].branches[index] for d in pool]
                 assert min(b.depth for b in rows) <= branch.depth <= max(b.depth for b in rows)
@@ -216,7 +216,7 @@ def test_designs_between_stay_within_the_pool(captured):
 
 
 @pytest.mark.slow
-def test_fastest_designs_are_the_planners_and_share_their_meeting_points():
+def test_fastest_designs_are_those_of_the_planner_and_share_meeting_points():
     graph = small_resnet()
     profile = specified("mi9")
     config = PlanConfig(processors=("cpu", "gpu"), alpha=100.0, beta=5.0, balance=0.01, segment_macs=0.1)

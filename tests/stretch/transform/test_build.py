@@ -49,7 +49,7 @@ def test_identity_design_gives_the_original_outputs_bit_for_bit(captured, name):
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_folded_norms_compute_the_same_and_leave_the_network_that_was_captured(captured, name):
+def test_folded_norms_compute_the_same_and_leave_the_captured_network_unchanged(captured, name):
     result = captured(name)
     model, x = build(result, identity_design(result.graph)), image(result)
     for number, norm in enumerate(module for module in model.modules() if isinstance(module, torch.nn.BatchNorm2d)):
@@ -71,7 +71,7 @@ def test_folded_norms_compute_the_same_and_leave_the_network_that_was_captured(c
 @pytest.mark.parametrize("name", TINY)
 @settings(max_examples=examples(8))
 @given(data=st.data())
-def test_built_model_traces_back_to_the_scaled_graph(captured, name, data):
+def test_built_model_is_traced_as_the_scaled_graph(captured, name, data):
     result = captured(name)
     design = data.draw(random_designs(result.graph))
     model = build(result, design)
@@ -83,7 +83,7 @@ def test_built_model_traces_back_to_the_scaled_graph(captured, name, data):
 @pytest.mark.parametrize("name", ["tiny_resnet", "tiny_mobilenet"])
 @settings(max_examples=examples(15))
 @given(data=st.data())
-def test_network_without_some_blocks_is_the_parent_with_these_modules_taken_out(captured, name, data):
+def test_network_without_blocks_equals_the_parent_with_these_modules_removed(captured, name, data):
     result = captured(name)
     parent, parts = result.module, []
     for segment in branchable(result.graph):
@@ -97,7 +97,7 @@ def test_network_without_some_blocks_is_the_parent_with_these_modules_taken_out(
 
 
 @torch.no_grad()
-def test_branch_without_squeeze_and_excitation_is_the_parent_whose_gates_are_one(captured):
+def test_branch_without_squeeze_and_excitation_equals_the_parent_with_gates_of_one(captured):
     result = captured("tiny_efficientnet")
     design = with_rewrites(cpu_and("gpu", result.graph, "sum"), "squeeze_excite=none")
     part = next(part for part in design.segments if len(part.branches) > 1)
@@ -125,7 +125,7 @@ def _load(module, weights):
 @settings(max_examples=examples(8))
 @given(data=st.data())
 def test_sliced_branch_equals_the_parent_with_removed_channels_masked(captured, name, data):
-    """Every tensor of the parent's segment is masked to the kept channels; what the branch computes must be the rest."""
+    """All tensors of the parent's segment are masked to the kept channels; the branch must compute the same."""
     result = captured(name)
     segments = [s for s in split_segments(result.graph) if s.branchable and len(legal_widths(s, 1)) > 1]
     segment = data.draw(st.sampled_from(segments))
@@ -156,7 +156,7 @@ def test_sliced_branch_equals_the_parent_with_removed_channels_masked(captured, 
 
 
 def wider(segment):
-    """A control of half as many channels again."""
+    """Make a control with 1.5 times the channels."""
     return part_of(segment, "concat", [BranchScale("cpu", segment.depth, segment.width * 3 // 2, align=1)])
 
 
@@ -164,7 +164,7 @@ KEPT = {join: lambda s, join=join: pair(s, join, (s.depth, s.depth)) for join in
 
 
 @pytest.mark.parametrize("kept", KEPT)
-def test_segment_that_keeps_everything_hands_on_what_the_parent_computes(captured, kept):
+def test_segment_that_keeps_everything_returns_what_the_parent_computes(captured, kept):
     result = captured("tiny_resnet")
     x, part = image(result), KEPT[kept](branchable(result.graph)[1])
     with torch.inference_mode():
@@ -206,7 +206,7 @@ def test_branched_model_trains_and_its_state_dict_round_trips(captured):
 
 
 class ReductionThenUnits(torch.nn.Module):
-    """A block that passes its pooled input on, units that do not, a shuffle and a range inside a piece."""
+    """A block that passes its pooled input on, units that do not, a shuffle and a slice of the channels."""
 
     def __init__(self):
         super().__init__()
@@ -247,7 +247,7 @@ def last_stage(graph):
 @pytest.mark.parametrize(
     ("name", "reader"), [("resnet18", "layer4"), ("tiny_resnet", "stages.2"), ("densenet121", "features.transition3.conv")]
 )
-def test_branch_of_all_channels_is_the_parent_that_averages_what_its_last_stage_reads(captured, name, reader):
+def test_branch_at_half_resolution_equals_the_parent_with_its_last_stage_pooled_before(captured, name, reader):
     result = captured(name)
     segment = last_stage(result.graph)
     scale = BranchScale("cpu", segment.depth, segment.width, rewrites=HALF)
@@ -258,12 +258,12 @@ def test_branch_of_all_channels_is_the_parent_that_averages_what_its_last_stage_
     torch.testing.assert_close(model(x), parent(x))
 
 
-def test_stage_whose_result_has_rows_keeps_its_resolution():
+def test_stage_that_returns_a_map_keeps_its_resolution():
     first = split_segments(small_resnet())[1]
     assert rewrite_segment(first, HALF) is first
 
 
-def test_planner_gives_the_branch_up_to_twice_the_channels_and_the_plan_says_so():
+def test_planner_gives_a_half_resolution_branch_up_to_twice_the_channels_with_a_warning():
     graph = capture(load_model("resnet20_cifar10", weights="none").module, (1, 3, 256, 256), "resnet20").graph
     config = PlanConfig(processors=("cpu", "gpu"), merge="always", alpha=100.0, rewrite=("gpu:resolution=half",))
     result = plan(graph, specified("pixel6"), config)

@@ -1,4 +1,4 @@
-"""Bands, channels, portions and parts of convolutions compute what the original does."""
+"""Bands, channels, portions and parts of convolutions compute what the original network does."""
 
 import copy
 from dataclasses import replace
@@ -51,8 +51,8 @@ def same(got, want):
     return np.abs(got - want).max() <= 1e-6 * np.abs(want).max()
 
 
-def test_bands_behind_a_wider_backbone_read_all_of_it(captured):
-    """A segment that joins by `concat` changes how many channels arrive."""
+def test_bands_after_a_wider_backbone_read_all_its_channels(captured):
+    """A segment that joins by `concat` changes the number of channels that arrive."""
     result = captured("tiny_mobilenet")
     segments = split_segments(result.graph)
     at = next(i for i, s in enumerate(segments) if s.branchable and i + 1 < len(segments) and segments[i + 1].dense_input)
@@ -68,7 +68,7 @@ SHAPE = (1, WIDTH, 6, 5)
 
 
 def drawn(data):
-    """A network with at least two operators, and a placement."""
+    """Draw a network with at least two operators, and a placement."""
     network = data.draw(skipping_networks())
     captured = capture(network, SHAPE, "net")
     assume(len(captured.graph.ops) > 2)
@@ -91,7 +91,7 @@ def drawn_channels(data):
 @pytest.mark.slow
 @pytest.mark.parametrize(("draw", "slack"), [(drawn_bands, 1e-6), (drawn, 0.0), (drawn_channels, 2e-6)])
 @given(data=st.data())
-def test_parts_built_and_captured_are_the_scaled_graph_and_the_original(draw, slack, data):
+def test_built_parts_have_the_scaled_graph_and_compute_the_original(draw, slack, data):
     network, result, design = draw(data)
     model, x = build(result, design), image(result)
     graph = scaled_graph(result.graph, design)
@@ -123,7 +123,7 @@ def test_portions_exported_and_run_by_the_scheduler_give_the_original(tmp_path_f
 
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory):
-    """Modules whose tensors skip over their ends, planned and written as a bundle."""
+    """Modules with skip connections across their boundaries, planned and written as a bundle."""
     torch.manual_seed(0)
     width, count, device = 128, 3, specified("mi9")
     convs = [[nn.Conv2d(width, width, 3, padding=1) for _ in range(3)] for _ in range(count)]
@@ -136,7 +136,7 @@ def planned(tmp_path_factory):
     return result, device, load_bundle(folder)
 
 
-def test_state_machine_ends_when_the_plan_says(planned):
+def test_state_machine_ends_at_the_planned_time(planned):
     result, device, bundle = planned
     assert any(part.join == "placed" for part in result.design.segments)
     trace = predicted_trace(bundle.manifest, device)
@@ -149,21 +149,21 @@ def test_state_machine_ends_when_the_plan_says(planned):
 
 
 @pytest.mark.parametrize("priority", ["latency", "energy"])
-def test_priority_places_many_portions_without_trying_all_ways(planned, priority):
+def test_priority_places_many_portions_without_exhaustive_search(planned, priority):
     manifest = planned[2].manifest
-    if priority == "energy" and any(way.mj is None for entry in manifest.subgraphs for way in entry.alternatives.values()):
+    if priority == "energy" and any(alternative.mj is None for entry in manifest.subgraphs for alternative in entry.alternatives.values()):
         pytest.skip("the profile states no power")
     chosen = choose_processors(manifest, priority=priority)
     for before, after in zip(manifest.subgraphs, chosen.subgraphs, strict=True):
         if priority == "latency":
             assert after.processor == before.processor
         else:
-            assert after.alternatives[after.processor].mj == min(way.mj for way in after.alternatives.values())
+            assert after.alternatives[after.processor].mj == min(alternative.mj for alternative in after.alternatives.values())
 
 
 @pytest.fixture(scope="module")
 def skipping(tmp_path_factory):
-    """A network that skips over its nodes, in portions: the folder of its bundles in float and int8, and images."""
+    """Images, and a folder with bundles in fp32 and int8 of a network with skip connections in portions."""
     torch.manual_seed(1)
     layers = [[nn.Sequential(nn.Conv2d(WIDTH, WIDTH, 3, padding=1), nn.ReLU()) for _ in range(2)] for _ in range(3)]
     captured = capture(Skipping(layers, [[0, 0], [1, 0], [2, 1]], [True] * 3).eval(), SHAPE, "net")
@@ -180,7 +180,7 @@ def skipping(tmp_path_factory):
     return images, folder
 
 
-def test_portions_in_half_precision_are_near_the_floats(skipping):
+def test_portions_in_half_precision_are_close_to_fp32(skipping):
     images, folder = skipping
     built = export_precision(load_bundle(folder / "portions"), folder / "portions_fp16", {"gpu": "fp16"}, images, "random")
     assert {sub.processor for sub in built.manifest.subgraphs if sub.precision == "fp16"} == {"gpu"}
@@ -188,22 +188,22 @@ def test_portions_in_half_precision_are_near_the_floats(skipping):
 
 
 @pytest.mark.parametrize("name", ["portions", "portions_int8"])
-def test_portions_have_signatures_of_several_tensors_in_a_tflite_file(skipping, name):
+def test_portions_become_signatures_of_several_tensors_in_a_tflite_file(skipping, name):
     pytest.importorskip("ai_edge_litert")
     images, folder = skipping
     assert export_tflite(load_bundle(folder / name), folder / f"{name}_tflite", images[:4], "random").manifest.tflite
     assert verify_bundle(folder / f"{name}_tflite").problems == ()
 
 
-def test_weights_of_divided_segments_count_once_have_the_gradients_of_the_originals_and_are_seen_by_every_branch():
+def test_weights_of_divided_segments_are_shared_and_have_the_gradients_of_the_original():
     result = small()
     design = small_in_channels(result.graph)
     model = build(result, design)
-    # statistics are often frozen when a network is tuned; parts of weights would have no gradients
+    # fine-tuning often freezes statistics; parts of weights would have no gradients
     for module in (original := copy.deepcopy(result.module).eval(), model):
         module(image(result)).square().sum().backward()
-    mine, theirs = (sum(float(w.grad.double().square().sum()) for w in m.parameters()) for m in (model, original))
-    assert mine == pytest.approx(theirs, rel=1e-4)
+    actual, expected = (sum(float(w.grad.double().square().sum()) for w in m.parameters()) for m in (model, original))
+    assert actual == pytest.approx(expected, rel=1e-4)
     assert {part.join for part in design.segments} == {"none", "channels", "partial_sums"}
     assert sum(p.numel() for p in model.parameters()) == result.graph.params
     moved = copy.deepcopy(model).double().float()
@@ -221,7 +221,7 @@ def test_weights_of_divided_segments_count_once_have_the_gradients_of_the_origin
             assert not torch.allclose(before, want, rtol=1e-2)
 
 
-def test_calibration_fits_channels_as_one_piece_behind_stretched_segments():
+def test_calibration_fits_divided_channels_as_one_piece_after_stretched_segments():
     result = small()
     design = small_in_channels(result.graph)
     first = design.segments[2]
@@ -246,7 +246,7 @@ NAME = "grouped_conv=parts"
 
 
 class ResNeXt(nn.Module):
-    """Two blocks of ResNeXt in small."""
+    """Two small blocks of ResNeXt."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -291,12 +291,12 @@ def test_parts_compute_the_convolution(groups, reads, writes, kernel, stride, bi
         torch.testing.assert_close(module(x), layers(x), rtol=1e-4, atol=1e-5)
 
 
-def test_weights_in_parts_are_one_piece_again(network):
+def test_weights_divided_into_parts_are_restored(network):
     graph = apply_rewrites(network.graph, [NAME])[0]
-    again = weights_of_wholes(graph, weights_in_parts(graph, network.weights))
+    restored = weights_of_wholes(graph, weights_in_parts(graph, network.weights))
     for name, weight in network.weights.items():
         for key, tensor in weight.items():
-            assert torch.equal(again[name][key], tensor)
+            assert torch.equal(restored[name][key], tensor)
 
 
 def having(**keys):
@@ -307,7 +307,7 @@ def having(**keys):
 
 
 @pytest.mark.representatives(1)
-def test_plan_times_parts_as_what_is_launched_and_says_so(network):
+def test_plan_times_the_launched_parts_and_warns_of_them(network):
     config = PlanConfig(processors=("cpu", "gpu"))
     lacking = plan(network.graph, having(unsupported=("grouped_conv",)), config)
     device = having(unsupported=("grouped_conv",), rewrites=(NAME,))
@@ -315,7 +315,7 @@ def test_plan_times_parts_as_what_is_launched_and_says_so(network):
     assert parts.run.makespan_ms <= lacking.run.makespan_ms
     used = {b.rewrites for part in parts.design.segments for b in part.branches if b.rewrites}
     assert used <= {(NAME,)}
-    assert any("run in parts" in str(said) for said in parts.warnings) == bool(used)
+    assert any("run in parts" in str(warning) for warning in parts.warnings) == bool(used)
     graph = scaled_graph(network.graph, parts.design)
     assert any(PART in op.tags for op in graph.ops) == bool(used)
     launched = LatencyPredictor(device).kernels(apply_rewrites(network.graph, [NAME])[0], "gpu")
@@ -323,9 +323,9 @@ def test_plan_times_parts_as_what_is_launched_and_says_so(network):
 
 
 @pytest.mark.parametrize(
-    ("keys", "why"),
+    ("keys", "reason"),
     [({"rewrites": ("grouped_conv=part",)}, "unknown rewrite"), ({"unsupported": ("grouped_convs",)}, "no kind of operator")],
 )
-def test_profile_with_a_misspelt_rewrite_or_operator_is_refused(captured, keys, why):
-    with pytest.raises((StretchError, UnknownNameError), match=why):
+def test_profile_with_a_misspelt_rewrite_or_operator_is_refused(captured, keys, reason):
+    with pytest.raises((StretchError, UnknownNameError), match=reason):
         plan(captured("tiny_regnet").graph, having(**keys), PlanConfig(processors=("cpu", "gpu")))

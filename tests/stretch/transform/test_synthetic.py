@@ -1,4 +1,4 @@
-"""Images made from a network: nearer to its training images than noise, of its classes, bounded, and made once."""
+"""Synthetic images of a network: closer to its training images than noise, of its classes, bounded, and cached."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ HOW = Synthesis(12, steps=60, batch=6)
 
 
 def network(norm=nn.BatchNorm2d):
-    """Trained to separate stripes, across, down and both."""
+    """Train a network to separate horizontal stripes, vertical stripes and both."""
     torch.manual_seed(0)
     layers = [nn.Conv2d(3, 8, 3, padding=1), norm(8), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1), norm(8), nn.ReLU()]
     model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3))
@@ -34,7 +34,7 @@ def network(norm=nn.BatchNorm2d):
 
 
 def distance(model, x):
-    """Of the first batch-norm's statistics from those of some images."""
+    """Return the distance of the first batch norm's statistics from those of some images."""
     with torch.no_grad():
         seen = model[0](x)
     return float((seen.mean((0, 2, 3)) - model[1].running_mean).norm() + (seen.var((0, 2, 3)) - model[1].running_var).norm())
@@ -46,13 +46,13 @@ def cache(monkeypatch, tmp_path):
 
 
 def images_of(model):
-    """Captured, and the batches that are made from it."""
+    """Return the captured model and the batches synthesised from it."""
     captured = capture(model, SHAPE, "net")
     return captured, synthesise(captured, IMAGENET, HOW)
 
 
 def images_by_class(model, images):
-    """How many images the network sees each class in."""
+    """Return the number of images per predicted class."""
     with torch.no_grad():
         return model(images).argmax(1).bincount(minlength=3).tolist()
 
@@ -75,7 +75,7 @@ def test_images_fit_statistics_and_classes_better_than_noise_and_stay_within_pix
     assert images_by_class(model, images) == [4, 4, 4]
 
 
-def test_how_large_the_numbers_of_a_layer_are_does_not_keep_images_from_their_classes():
+def test_images_reach_their_classes_with_large_activations():
     model = network()
     with torch.no_grad():
         model[3].weight.mul_(1000)
@@ -85,7 +85,7 @@ def test_how_large_the_numbers_of_a_layer_are_does_not_keep_images_from_their_cl
     assert images_by_class(model, torch.cat(images_of(model)[1])) == [4, 4, 4]
 
 
-def test_a_network_that_reads_one_size_alone_gets_images_too():
+def test_network_with_a_fixed_input_size_gets_images():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4 * 8 * 8, 3)).eval()
     assert images_by_class(model, torch.cat(images_of(model)[1])) == [4, 4, 4]
@@ -97,13 +97,13 @@ def test_images_are_cached_and_more_images_add_batches(made):
     assert torch.equal(torch.cat(again), torch.cat(batches))
     with pytest.raises(KeyboardInterrupt):
         synthesise(captured, IMAGENET, replace(HOW, count=20), Interrupt(2))
-    # the third batch was kept, the fourth is left
-    more = torch.cat(synthesise(captured, IMAGENET, replace(HOW, count=20), Interrupt(2)))
-    assert len(more) == 20
-    assert torch.equal(more[:12], torch.cat(batches))
-    assert not torch.equal(more[12:18], more[:6])
+    # the third batch was kept, the fourth is still to be made
+    extended = torch.cat(synthesise(captured, IMAGENET, replace(HOW, count=20), Interrupt(2)))
+    assert len(extended) == 20
+    assert torch.equal(extended[:12], torch.cat(batches))
+    assert not torch.equal(extended[12:18], extended[:6])
     other = torch.cat(synthesise(captured, IMAGENET, replace(HOW, count=6, seed=1)))
-    assert not torch.equal(other, more[:6])
+    assert not torch.equal(other, extended[:6])
 
 
 def test_a_network_without_statistics_or_class_scores_is_refused():

@@ -8,7 +8,7 @@ from predictors.errors import StretchError
 from stretch.transform.tensors import write_tensors
 
 
-def test_full_disk_leaves_the_old_file_and_no_rest(tmp_path):
+def test_full_disk_leaves_the_old_file_and_no_partial_one(tmp_path):
     path = tmp_path / "w.safetensors"
     write_tensors(path, {"a": torch.zeros(1)})
     content, before = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -23,7 +23,7 @@ def test_full_disk_leaves_the_old_file_and_no_rest(tmp_path):
         write_tensors(path / "model.safetensors", {"a": torch.zeros(1)})
 
 
-def test_tensors_that_share_memory_are_written_each_by_itself(tmp_path):
+def test_tensors_that_share_memory_are_written_separately(tmp_path):
     weight = torch.arange(4.0)
     write_tensors(tmp_path / "w.safetensors", {"a": weight, "b": weight, "c": torch.ones(4)[1:3]})
     assert {name: value.tolist() for name, value in load_file(tmp_path / "w.safetensors").items()} == {

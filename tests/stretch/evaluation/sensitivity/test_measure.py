@@ -1,4 +1,4 @@
-"""Sensitivity that is measured on images, and what a planner does with it."""
+"""Sensitivity measured on images, and its use by the planner."""
 
 import pytest
 import torch
@@ -49,17 +49,17 @@ def images(count, seed):
     return [torch.from_numpy(coloured(count, seed))]
 
 
-def test_images_answered_alike_and_a_network_of_which_nothing_may_be_stretched_are_refused(network, space):
-    alike = [images(1, 0)[0].expand(12, -1, -1, -1)]
+def test_images_of_one_class_and_a_network_without_stretchable_segments_are_refused(network, space):
+    equal_images = [images(1, 0)[0].expand(12, -1, -1, -1)]
     with pytest.raises(UsageError, match="the original answers one class for 12 images"):
-        measure(network.captured, space, images(16, 0), alike, 4)
+        measure(network.captured, space, images(16, 0), equal_images, 4)
     request = PlanningProblem.of(network.graph, specified("pixel6"), PlanConfig(processors=("cpu", "gpu"), alpha=1e-6))
     with pytest.raises(InfeasibleError, match="nothing to measure"):
         measure(network.captured, request.stage_space(merged=True), images(16, 0), images(12, 1), 4)
 
 
 @pytest.mark.slow
-def test_whole_design_is_measured_as_it_is_built_calibrated_and_compared(network, space):
+def test_design_is_measured_like_building_calibrating_and_comparing_it(network, space):
     design = random_designs(space, network.graph.name, "pixel6", 1, (0.8, 1.2), 0)[0]
     fitted, held = images(16, 0), images(12, 1)
     result = measure_design(network.captured, design, fitted, held, space)
@@ -74,7 +74,7 @@ LOOSE = {"processors": ("cpu", "gpu"), "alpha": 1e3, "beta": 1e3, "balance": 0.0
 
 
 @pytest.mark.slow
-def test_measured_sensitivity_says_what_it_was_measured_on_and_a_planner_plans_with_it(tmp_path, monkeypatch):
+def test_measured_sensitivity_states_its_images_and_is_used_by_the_planner(tmp_path, monkeypatch):
     monkeypatch.setattr(source, "FITTED", 16)
     monkeypatch.setattr(source, "HELD_BACK", 8)
     network = read_network("tiny_resnet", weights="none")
@@ -91,23 +91,23 @@ def test_measured_sensitivity_says_what_it_was_measured_on_and_a_planner_plans_w
 
 
 @pytest.mark.parametrize(("predicted", "measured", "looser"), [(0.7, 0.8, True), (0.8, 0.7, False)])
-def test_next_prediction_is_corrected_by_what_the_last_network_was_measured_to_do(network, predicted, measured, looser):
-    same = build(network.captured, undivided_design(network.captured))
-    agreement = replace(compare(same, network.captured, images(12, 1)).agreement, value=measured, images=1000)
+def test_next_prediction_is_corrected_by_the_agreement_of_the_last_network(network, predicted, measured, looser):
+    unchanged = build(network.captured, undivided_design(network.captured))
+    agreement = replace(compare(unchanged, network.captured, images(12, 1)).agreement, value=measured, images=1000)
     lowest = lowest_prediction(0.75, predicted, agreement)
     assert (lowest < 0.75) == looser
     assert lowest_prediction(0.7, predicted, agreement) < lowest
 
 
 @pytest.mark.parametrize("least", [0.5, 0.9, 0.99])
-def test_interval_of_the_lowest_plausible_prediction_ends_at_the_bound(least):
+def test_interval_of_the_lowest_plausible_prediction_reaches_the_bound(least):
     sensitivity = replace(made(noise=0.5), spread=0.4)
     bound = lowest_plausible(sensitivity, least)
     assert sensitivity.prediction(sensitivity.max_loss(bound)).high == pytest.approx(least)
     assert lowest_plausible(sensitivity, 1.0) == pytest.approx(1.0)
 
 
-def test_images_of_a_plan_are_those_of_calibration_divided_as_it_divides_them():
+def test_planning_divides_the_calibration_images_as_calibration_does():
     given = Images(list(torch.cat(images(40, 0)).split(16)), images(12, 1))
     parts, split = divide(given.fitted, 1 << 20)
     planning = given.for_planning
@@ -116,7 +116,7 @@ def test_images_of_a_plan_are_those_of_calibration_divided_as_it_divides_them():
 
 
 @torch.no_grad()
-def test_loss_is_the_squared_error_over_the_square_without_the_block_and_that_of_a_useless_block_is_zero():
+def test_loss_of_a_block_is_the_relative_squared_error_without_it_and_zero_for_a_useless_block():
     small = SmallResNet(BasicBlock, (8, 16), 4).eval()
     torch.nn.init.zeros_(small.stages[1][2].bn2.weight)
     captured = capture(small, (1, 3, 32, 32), "small")

@@ -1,4 +1,4 @@
-"""Small networks with what tracing does not take, one graph pattern each: feature maps N×4×8×8 in and out."""
+"""Small networks that tracing cannot capture, one graph pattern each: feature maps N×4×8×8 in and out."""
 
 import torch
 import torch.nn.functional as F
@@ -8,7 +8,7 @@ CHANNELS, SIDE = 4, 8
 
 
 class Calling(nn.Module):
-    """A function of its input and of some parts: modules as they are, parameters of these shapes."""
+    """Call a function on the input and the parts; a part is a module, or the shape of a random parameter."""
 
     def __init__(self, function, *parts):
         super().__init__()
@@ -22,21 +22,21 @@ class Calling(nn.Module):
 
 
 def parted(base, method, parts, *arguments):
-    """Make a class of modules out of a function of a tensor and of parts by name, which is what `method` of `base` computes.
+    """Make a subclass of `base` whose `method` calls the decorated function on a tensor and the named parts.
 
     Args:
         base: The class.
         method: Name of its method.
-        parts: Sizes of linear layers, shapes of parameters as lists, or calls that give modules and buffers.
-        arguments: Of the constructor of `base`.
+        parts: Sizes of linear layers as tuples, shapes of parameters as lists, or functions that return a module or a buffer.
+        arguments: Arguments for the constructor of `base`.
     """
 
     def decorate(function):
         def __init__(self):
             base.__init__(self, *arguments)
             for name, part in parts.items():
-                made = part() if callable(part) else nn.Linear(*part) if isinstance(part, tuple) else nn.Parameter(torch.randn(part))
-                self.register_buffer(name, made) if type(made) is torch.Tensor else setattr(self, name, made)
+                value = part() if callable(part) else nn.Linear(*part) if isinstance(part, tuple) else nn.Parameter(torch.randn(part))
+                self.register_buffer(name, value) if type(value) is torch.Tensor else setattr(self, name, value)
 
         def compute(self, x):
             return function(x, *(getattr(self, name) for name in parts))
@@ -47,7 +47,7 @@ def parted(base, method, parts, *arguments):
 
 
 def pattern(**parts):
-    """Make a module of a function of a map and of parts."""
+    """Make a module class from a function of a feature map and named parts."""
     return parted(nn.Module, "forward", parts)
 
 
@@ -60,7 +60,7 @@ def pattern(**parts):
     places=lambda: torch.arange(65 * 65).reshape(65, 65) % 5,
 )
 def Attention(x, norm, qkv, proj, first, table, places):
-    """Tokens with a class token, two heads, a relative position bias, and back to a map."""
+    """Attention on tokens with a class token, two heads and a relative position bias, and back to a map."""
     n, c, h, w = x.shape
     tokens = torch.cat([first.expand(n, -1, -1), x.flatten(2).transpose(1, 2)], dim=1)
     q, k, v = qkv(norm(tokens)).reshape(n, h * w + 1, 3, 2, c // 2).permute(2, 0, 3, 1, 4).unbind(0)
@@ -71,7 +71,7 @@ def Attention(x, norm, qkv, proj, first, table, places):
 
 @pattern()
 def Windows(x):
-    """Shifted windows, each with products of its own."""
+    """Shifted windows, with matrix products in each window."""
     n, c, h, w = x.shape
     windows = torch.roll(x, (-2, -2), (2, 3)).view(n, c, 2, h // 2, 2, w // 2).permute(0, 2, 4, 3, 5, 1).reshape(-1, h * w // 4, c)
     mixed = (windows @ windows.transpose(-2, -1) / c).softmax(-1) @ windows
@@ -81,7 +81,7 @@ def Windows(x):
 
 @pattern(wide=(CHANNELS, 4 * CHANNELS), narrow=(2 * CHANNELS, CHANNELS), gamma=[CHANNELS])
 def Last(x, wide, narrow, gamma):
-    """Channels last: a norm of the response (ConvNeXt V2), a gate that is split off, a scale a layer."""
+    """Channels last: response normalisation (ConvNeXt V2), a gate that is split off, a scale per layer."""
     a, b = wide(x.permute(0, 2, 3, 1)).chunk(2, dim=-1)
     spread = a.norm(p=2, dim=(1, 2), keepdim=True)
     gated = a * (spread / (spread.mean(-1, keepdim=True) + 1e-6)) * torch.sigmoid(b)
@@ -98,7 +98,7 @@ def Selected(x, a, b):
 
 @pattern(norm=lambda: nn.GroupNorm(2, CHANNELS))
 def Resized(x, norm):
-    """Interpolation, reflected borders, a group norm, and a change in place."""
+    """Interpolation, reflected borders, a group norm, and an operation in place."""
     y = F.interpolate(x, scale_factor=1.5, mode="bilinear", align_corners=False)
     y = norm(F.avg_pool2d(F.pad(y, (2, 2, 2, 2), mode="reflect"), 2))
     y.add_(1.0).mul_(0.5)
@@ -107,7 +107,7 @@ def Resized(x, norm):
 
 @pattern(cells=lambda: nn.LSTM(CHANNELS, CHANNELS, batch_first=True))
 def Recurrent(x, cells):
-    """A recurrent layer along the rows, and a part without gradients, which has none anyway."""
+    """A recurrent layer along the rows, and a `no_grad` block whose result has no gradient anyway."""
     n, c, h, w = x.shape
     rows, _ = cells(x.permute(0, 2, 3, 1).reshape(n * h, w, c))
     with torch.no_grad():
@@ -117,7 +117,7 @@ def Recurrent(x, cells):
 
 @pattern(mix=[CHANNELS, CHANNELS])
 def Decided(x, mix):
-    """Control flow by shapes, values and places of maxima, an equation, and a cast."""
+    """Control flow that depends on shapes, values and positions of maxima, an einsum equation, and a cast."""
     if x.shape[2] > 4:
         x = torch.einsum("nchw,cd->ndhw", x, mix)
     values, places = x.max(dim=1, keepdim=True)
@@ -126,7 +126,7 @@ def Decided(x, mix):
 
 @pattern()
 def Prefixed(x):
-    """Tokens with a prefix that has none: cut off, and put before the others again."""
+    """Tokens with an empty prefix that is cut off and put in front again."""
     tokens = x.flatten(2).transpose(1, 2)
     prefix, rest = tokens.split([0, tokens.shape[1]], dim=1)
     joined = torch.cat([tokens[:, :0], rest.softmax(2), prefix], dim=1)
@@ -137,7 +137,7 @@ PATTERNS = (Attention, Windows, Last, Selected, Resized, Recurrent, Decided, Pre
 
 
 def network(*patterns, channels=CHANNELS):
-    """A network of a convolution, the patterns one after the other, and a classifier; its weights are drawn again."""
+    """Make a network of a convolution, the patterns in sequence and a classifier, with newly drawn weights."""
     torch.manual_seed(0)
     stem = nn.Sequential(nn.Conv2d(3, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels), nn.ReLU())
     head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 5))

@@ -1,4 +1,4 @@
-"""Tensors as axes over a feature map, networks of tokens as operators on maps, and results in their own structure."""
+"""Tensors as axes over a feature map, token networks as operators on maps, and the structure of returned results."""
 
 import itertools
 from collections import OrderedDict, namedtuple
@@ -26,7 +26,7 @@ from tests.stretch.network.capture.token_patterns import ATTENTIONS, CHANNELS, H
 
 
 def elements(axes, shape):
-    """Statement of the axes on a map whose elements are numbered."""
+    """Return the element numbers, in the order that the axes state, of a map whose elements are numbered."""
     n, c, h, w = shape
     numbers = np.arange(n * c * h * w).reshape(n, c, h * w)
     stride = {"image": c * h * w, "channel": h * w, "pixel": 1}
@@ -44,7 +44,7 @@ def factorisations(size):
 
 
 @given(st.data())
-def test_reshaped_permuted_and_cut_axes_say_where_each_element_lies(data):
+def test_reshaped_permuted_and_cut_axes_locate_each_element(data):
     shape = data.draw(st.sampled_from([(1, 12, 4, 6), (2, 8, 2, 2), (1, 6, 1, 9)]))
     axes, array = map_axes(shape), np.arange(np.prod(shape)).reshape(shape)
     for _ in range(data.draw(st.integers(1, 5))):
@@ -78,7 +78,7 @@ def test_cut_within_a_head_or_of_pixels_has_no_axes():
 
 
 @given(st.permutations(range(3)), st.sampled_from([(2, 3, 4), (5, 1, 2), (3, 3, 3)]))
-def test_rearrangement_moves_pixels_to_where_they_are_wanted(order, split):
+def test_rearrangement_moves_pixels_into_the_requested_order(order, split):
     array = np.arange(np.prod(split))
     seen = map_axes((1, 1, 1, len(array))).reshape((1, 1, *split))
     assert seen is not None
@@ -88,7 +88,7 @@ def test_rearrangement_moves_pixels_to_where_they_are_wanted(order, split):
 
 
 def kinds(function):
-    """Kinds of the operators behind the input; the graph computes what the network computes."""
+    """Return the kinds of the operators after the input; check that the graph and the network agree."""
     layers = nn.Sequential(nn.Conv2d(3, 8, 1), nn.BatchNorm2d(8), nn.ReLU())
     captured = agreeing(Calling(lambda x, layers: function(layers(x)), layers).eval())
     return [op.kind for op in captured.graph.ops[1:]]
@@ -103,23 +103,23 @@ def whole_and_part(x):
 
 
 @pytest.mark.parametrize(
-    ("function", "more"),
+    ("function", "added"),
     [
         # filters are in another order
         (lambda x: x.view(x.shape[0], 2, 4, 8, 8).transpose(1, 2).reshape(x.shape[0], 8, 8, 8), []),
-        # a tensor that is computed whole is not computed in parts too
+        # a tensor that is computed in full is not computed again in parts
         (whole_and_part, ["slice", "slice", "mul", "concat"]),
-        # pixels are rearranged once before what reads them
+        # pixels are rearranged once, before the operators that read them
         (lambda x: x.view(x.shape[0], 8, 2, 4, 8).transpose(2, 3).reshape(x.shape[0], 8, 4, 16).relu(), ["rearrange", "relu"]),
     ],
     ids=["channels", "parts", "pixels"],
 )
-def test_another_order_of_a_map_takes_the_fewest_operators(function, more):
-    assert sorted(kinds(function)) == sorted([*CHAIN, *more])
+def test_another_order_of_a_map_takes_the_fewest_operators(function, added):
+    assert sorted(kinds(function)) == sorted([*CHAIN, *added])
 
 
 class Written(Tokens):
-    """Heads of one layer each, and what is done to the scores before and after the softmax."""
+    """Attention with separate layers for q, k and v; functions change the scores before and after the softmax."""
 
     def __init__(self, before=lambda s: s, after=lambda s: s, same=False):
         super().__init__()
@@ -137,7 +137,7 @@ class Written(Tokens):
 
 
 class KeysFirst(Written):
-    """Scores of keys by queries, with something learned and something fixed added."""
+    """Scores as keys times queries, plus a learned bias and a constant."""
 
     def __init__(self):
         super().__init__()
@@ -178,7 +178,7 @@ CONSTANTS_SHAPE = (1, 6, 2, 4)
 
 
 @given(st.permutations(range(5)), st.tuples(*[st.booleans()] * 5), st.integers(0, 4))
-def test_constant_on_a_map_is_broadcast_as_on_the_tensor_that_is_seen(order, whole, cut):
+def test_constant_is_broadcast_on_a_map_as_on_the_tensor_itself(order, whole, cut):
     axes = map_axes(CONSTANTS_SHAPE).reshape((1, 3, 2, 2, 4))
     assert axes is not None
     axes = axes.permute(order)
@@ -193,7 +193,7 @@ def test_constant_on_a_map_is_broadcast_as_on_the_tensor_that_is_seen(order, who
     assert torch.equal(got, want)
 
 
-def test_constant_that_differs_between_pixels_is_refused_for_channels_alone():
+def test_constant_that_differs_between_pixels_is_refused_where_only_channels_are_allowed():
     axes = map_axes(CONSTANTS_SHAPE)
     with pytest.raises(Unsupported):
         broadcast_over(torch.ones(4), axes, ("channel",))
@@ -202,11 +202,11 @@ def test_constant_that_differs_between_pixels_is_refused_for_channels_alone():
 
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("pattern", [*MLPS, *ATTENTIONS, *LAST], ids=lambda pattern: pattern.__name__)
-def test_tokens_and_channels_that_lie_last_are_channels_and_pixels_of_maps(pattern):
-    """No operator is opaque, no channels are held fast but the input's and the classes', and the network is the network."""
+def test_tokens_and_channels_last_become_pixels_and_channels_of_maps(pattern):
+    """No operator is opaque, only channels of inputs and classes are frozen, and the graph computes what the network does."""
     captured = agreeing(network(pattern))
     assert captured.opaque == ()
-    # attention is one operator however it is written
+    # attention is one operator in every form of code
     assert [op.attrs["heads"] for op in captured.graph.ops if op.kind == "attention"] == [HEADS] * (pattern in ATTENTIONS)
     frozen = {
         name for name, pieces in channel_groups(captured.graph).pieces.items() if pieces[0][0] in channel_groups(captured.graph).frozen
@@ -224,7 +224,7 @@ class Answer:
 
 
 class Net(nn.Module):
-    """Two results around which `around` puts something."""
+    """Return two results in the container that `around` makes."""
 
     def __init__(self, around):
         super().__init__()
@@ -250,33 +250,33 @@ KINDS = {
 
 
 @pytest.mark.parametrize("around", KINDS.values(), ids=KINDS)
-@pytest.mark.parametrize("way", [capture, lambda module, shape: capture_runnable(module, shape, "net")], ids=["capture", "exported"])
-def test_graph_computes_every_result_and_the_structure_is_the_networks_own(way, around):
+@pytest.mark.parametrize("captures", [capture, lambda module, shape: capture_runnable(module, shape, "net")], ids=["capture", "exported"])
+def test_graph_computes_every_result_in_the_structure_of_the_network(captures, around):
     module = Net(around).eval()
-    if way is not capture and around is KINDS["dataclass"]:
+    if captures is not capture and around is KINDS["dataclass"]:
         pytest.skip("torch.export takes registered dataclasses alone")
-    captured = way(module, (1, 3, 8, 8))
+    captured = captures(module, (1, 3, 8, 8))
     x = torch.randn(1, 3, 8, 8)
     values = {"input": x}
     with torch.no_grad():
         want = module(x)
         for op in captured.graph.ops[1:]:
-            made = make_module(op, captured.graph.input_shapes(op)).eval()
-            made.load_state_dict(captured.weights.get(op.name, {}), strict=False)
-            values[op.name] = made(*(values[name] for name in op.inputs))
+            layer = make_module(op, captured.graph.input_shapes(op)).eval()
+            layer.load_state_dict(captured.weights.get(op.name, {}), strict=False)
+            values[op.name] = layer(*(values[name] for name in op.inputs))
     got = captured.returned.substitute(values)
     assert type(got) is type(want)
-    for (name, mine), (same, theirs) in zip(walk_leaves(got), walk_leaves(want), strict=True):
-        assert name == same
-        assert torch.allclose(mine, theirs, atol=1e-5) if isinstance(theirs, torch.Tensor) else mine == theirs
+    for (name, actual), (expected_name, expected) in zip(walk_leaves(got), walk_leaves(want), strict=True):
+        assert name == expected_name
+        assert torch.allclose(actual, expected, atol=1e-5) if isinstance(expected, torch.Tensor) else actual == expected
     assert len(named_outputs(want, captured.returned)) == len(captured.returned.results)
     assert len(set(captured.graph.outputs)) == len(captured.graph.outputs)
 
 
 def test_returned_constants_are_reported():
     captured = capture(Net(lambda a, b: {"out": b, "table": torch.ones(2), "none": None}), (1, 3, 8, 8))
-    (said,) = captured.warnings
-    assert said.startswith("`table`, `none` of what the network returns")
+    (warning,) = captured.warnings
+    assert warning.startswith("`table`, `none` of what the network returns")
     assert torch.equal(captured.returned.template["table"], torch.ones(2))
 
 
@@ -296,15 +296,15 @@ RING.append(RING)
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "noun"),
+    ("call", "error", "reason"),
     [
         (lambda: capture(Calling(lambda x, table: table(x).sum(1), nn.Embedding(10, 4)), (1, 6)), UsageError, "takes whole numbers"),
         (lambda: capture(Net(lambda a, b: {"none": None}), (1, 3, 8, 8)), StretchError, "returns no tensor"),
         (lambda: tensors(RING), StretchError, "nested"),
     ],
 )
-def test_whole_numbers_no_result_and_a_structure_that_holds_itself_are_refused(call, error, noun):
-    with pytest.raises(error, match=noun) as refused:
+def test_integer_input_no_result_and_recursive_structure_are_refused(call, error, reason):
+    with pytest.raises(error, match=reason) as refused:
         call()
     assert error is not UsageError or "embedding" in refused.value.hint
 
@@ -321,7 +321,7 @@ def containers(inner):
 
 
 @given(st.recursive(st.one_of(st.integers(), st.none(), st.text(max_size=2)), containers, max_leaves=12))
-def test_a_structure_of_its_own_leaves_is_equal_and_of_the_same_kinds(structure):
+def test_structure_rebuilt_from_its_leaves_is_equal_and_of_the_same_types(structure):
     again = rebuild(structure, iter([leaf for _, leaf in leaves(structure)]))
     assert again == structure
     assert type(again) is type(structure)

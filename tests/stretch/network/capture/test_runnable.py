@@ -1,4 +1,4 @@
-"""Capture by export: networks that a graph computes as torch does, and graphs for predictions with torch's own count of multiply-accumulates."""
+"""Capture by export: graphs that compute what torch does, and graphs for predictions with the MACs that torch counts."""
 
 import pytest
 import torch
@@ -35,7 +35,7 @@ def close(got, want):
 
 
 def agreeing(module):
-    """A network as it is captured, once its graph computes what torch does for one image and for several."""
+    """Return the captured network after checking its graph against torch for one image and for several."""
     captured = capture_runnable(module, SHAPE, "net")
     model = built(captured)
     for images in (1, 3):
@@ -60,15 +60,15 @@ def test_shuffled_channels_and_dropout_are_operators():
 
 @pytest.mark.representatives(7)
 @pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.__name__)
-def test_network_is_computed_as_torch_computes_it_for_any_number_of_images_and_learns_as_it_does(pattern):
-    """The gradient of everything that reaches the input is the network's own, so that of each weight before it is, too."""
+def test_graph_has_the_results_and_gradients_of_torch_for_any_number_of_images(pattern):
+    """Equal gradients at the input mean that the gradients of all weights before it would be equal, too."""
     module = network(pattern)
     model = built(agreeing(module))
     x = torch.randn(2, *SHAPE[1:], generator=torch.Generator().manual_seed(7))
-    mine, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
-    model(mine).square().sum().backward()
-    module(theirs).square().sum().backward()
-    assert close(mine.grad, theirs.grad)
+    actual, expected = x.clone().requires_grad_(), x.clone().requires_grad_()
+    model(actual).square().sum().backward()
+    module(expected).square().sum().backward()
+    assert close(actual.grad, expected.grad)
     learned = sum(p.numel() for p in model.parameters())
     assert learned >= sum(p.numel() for p in module.parameters())
     assert all(p.grad is not None for p in model.parameters())
@@ -85,13 +85,13 @@ def test_network_is_computed_as_torch_computes_it_for_any_number_of_images_and_l
         (nn.Identity(), "returns its input"),
     ],
 )
-def test_network_that_no_graph_computes_is_refused(module, reason):
+def test_network_that_no_graph_can_compute_is_refused(module, reason):
     with pytest.raises(StretchError, match=reason):
         capture_runnable(module.eval(), (1, 3, 4, 4), "net")
 
 
 def counted_macs(module, shape):
-    """Half of the operations that torch counts while it runs, with attention as the products that it is."""
+    """Return half of the operations that torch counts at run time, with attention counted as its matrix products."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -106,7 +106,7 @@ MAP, TOKENS, VECTOR = (1, 4, 6, 6), (1, 5, 4), (1, 4)
 
 
 def computed(module, shape, captures=capture_runnable):
-    """Kinds of the operators behind the input, opaque ones by their variants; their results are torch's."""
+    """Return the kinds of the operators after the input (opaque ones as `:variant`); check their results against torch."""
     captured = captures(module.eval(), shape, "net")
     assert captured.graph.macs == counted_macs(module, shape)
     model = Branch(captured.graph).eval()
@@ -122,7 +122,7 @@ def computed(module, shape, captures=capture_runnable):
     return [f":{op.attrs['variant']}" if op.kind == "opaque" else op.kind for op in captured.graph.ops[1:]]
 
 
-#: Functions of which both roads make the same operators: shapes of the input and of parameters, and the kinds.
+#: Functions that tracing and exporting turn into the same operators: shapes of the input and of parameters, and the kinds.
 BOTH = [
     (lambda x, w, b: F.conv2d(x, w, b, 2, 1, 1, 2), MAP, ((6, 2, 3, 3), (6,)), ["conv"]),
     (lambda x, w: F.conv2d(x, w, padding="same"), MAP, ((4, 4, 3, 3),), ["conv"]),
@@ -173,7 +173,7 @@ BOTH = [
     (lambda x: torch.cat([x.chunk(2, 1)[1:][0], x.chunk(2, 1)[0]], 1), MAP, (), ["slice", "slice", "concat"]),
     (lambda x: torch.cat([x[:, -1:], x[:, 0].unsqueeze(1)], 1), MAP, (), ["slice", "slice", "concat"]),
 ]
-#: Functions that tracing refuses; opaque operators by their variants.
+#: Functions that tracing refuses; opaque operators are given as `:variant`.
 EXPORTED = [
     (lambda x, w: F.conv_transpose2d(x, w), MAP, ((4, 3, 2, 2),), [":conv_transpose2d"]),
     (lambda x, w: F.conv1d(x, w), TOKENS, ((3, 5, 2),), [":conv1d"]),
@@ -223,7 +223,7 @@ EXPORTED = [
     (lambda x: F.channel_shuffle(x, 2), MAP, (), ["channel_shuffle"]),
     (lambda x: torch.cat([x, torch.ones_like(x)], 1), MAP, (), [":concat"]),
 ]
-#: Functions of which tracing makes more operators of families than exporting does.
+#: Functions for which tracing finds more supported operators than exporting does.
 TRACED = [
     (lambda x, w: x - w, MAP, ((4, 1, 1),), ["shift"]),
     (lambda x: 1 - x, MAP, (), ["mul_scalar", "add_scalar"]),
@@ -246,17 +246,17 @@ TRACED = [
 
 @pytest.mark.representatives(40)
 @pytest.mark.parametrize(("function", "shape", "shapes", "kinds"), [*BOTH, *EXPORTED])
-def test_function_is_computed_by_its_family_or_by_torch(function, shape, shapes, kinds):
+def test_exported_function_is_computed_by_supported_operators_or_by_torch(function, shape, shapes, kinds):
     assert computed(Calling(function, *shapes), shape) == kinds
 
 
 @pytest.mark.representatives(20)
 @pytest.mark.parametrize(("function", "shape", "shapes", "kinds"), [*BOTH, *TRACED])
-def test_function_that_is_traced_is_computed_by_its_family(function, shape, shapes, kinds):
+def test_traced_function_is_computed_by_supported_operators(function, shape, shapes, kinds):
     assert computed(Calling(function, *shapes), shape, capture_traced) == kinds
 
 
-def test_mask_of_minus_infinity_is_stored_as_a_number_that_files_may_have():
+def test_mask_of_minus_infinity_is_stored_as_a_finite_number():
     mask = torch.full((5, 5), float("-inf")).triu(1)
     module = Calling(lambda x: F.scaled_dot_product_attention(x, x, x, attn_mask=mask))
     assert computed(module, TOKENS) == [":matmul", ":add", ":softmax", ":matmul"]
@@ -273,12 +273,12 @@ def test_mask_of_minus_infinity_is_stored_as_a_number_that_files_may_have():
         (nn.BatchNorm1d(5), TOKENS, ":batch_norm"),
     ],
 )
-def test_norm_without_factors_or_with_one_axis_is_a_batch_norm_and_one_without_statistics_is_torchs(norm, shape, kind):
+def test_norm_without_factors_or_axes_is_a_batch_norm_and_norm_without_statistics_is_opaque(norm, shape, kind):
     assert computed(norm, shape) == [kind]
 
 
-def test_sum_that_repeats_an_image_for_others_is_no_sum_of_a_family():
-    """Several images in one batch lie behind each other, so that a sum could not show which one is repeated."""
+def test_sum_that_broadcasts_one_image_over_the_batch_is_opaque():
+    """Several images in one batch follow each other, so a sum could not show which image is repeated."""
     assert computed(Calling(lambda x: x.reshape(6, 4, 6, 1) + x.reshape(6, 4, 6, 1).mean(0, keepdim=True)), (1, 4, 6, 6))[-1] == ":add"
 
 
@@ -290,7 +290,7 @@ TRANSFORMERS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TRANSFORMERS)
-def test_macs_of_a_network_without_plain_capture_are_those_that_torch_counts(name):
+def test_macs_of_an_exported_network_are_those_that_torch_counts(name):
     loaded = load_model(name, weights="none")
     graph = capture_exported(loaded.module, loaded.input_shape, name)
     assert (graph.macs, OpGraph.from_json(graph.to_json())) == (counted_macs(loaded.module, loaded.input_shape), graph)
@@ -305,13 +305,13 @@ def test_macs_of_a_network_without_plain_capture_are_those_that_torch_counts(nam
         (network(Attention), (1, 4, 8, 8), UsageError, "rejects an input of 1×4×8×8"),
     ],
 )
-def test_network_that_values_decide_or_that_rejects_its_input_is_refused_without_a_word_of_torch(capfd, module, shape, error, reason):
+def test_data_dependent_network_or_rejected_input_is_refused_without_output_of_torch(capfd, module, shape, error, reason):
     with pytest.raises(error, match=reason):
         capture_exported(module, shape)
     assert capfd.readouterr() == ("", "")
 
 
-def test_call_that_no_graph_computes_is_opaque_for_a_prediction_which_keeps_the_mode():
+def test_unsupported_call_is_opaque_in_a_graph_for_prediction_and_the_mode_is_kept():
     module = network(Attention).train()
     capture_exported(module, SHAPE)
     assert module.training

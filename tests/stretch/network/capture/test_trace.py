@@ -1,4 +1,4 @@
-"""Capture by tracing: parameters, modes, hooks, inputs, networks that decide by shapes, and what is refused."""
+"""Capture by tracing: parameters, modes, hooks, inputs, networks that branch on shapes, and refusals."""
 
 import contextlib
 
@@ -25,7 +25,7 @@ def test_macs_of_resnet50_are_the_published_ones(captured):
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 8, 8), (1, 5, 8, 8)], ids=["captured", "refused"])
-def test_modes_of_modules_within_are_left_as_they_were(shape):
+def test_modes_of_inner_modules_stay_unchanged(shape):
     module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Sequential(nn.ReLU(), nn.Dropout())).train()
     module[1].training = module[2].training = False
     with contextlib.suppress(UsageError):
@@ -66,7 +66,7 @@ def test_unsupported_network_is_refused_naming_the_node(module, reason):
     assert caught.value.hint
 
 
-def test_subclass_with_its_own_forward_is_not_mistaken_for_its_base():
+def test_subclass_with_another_forward_is_not_captured_as_its_base():
     class Doubled(nn.Conv2d):
         def forward(self, x):
             return super().forward(x) + super().forward(x)
@@ -130,7 +130,7 @@ def test_pooling_padded_by_minus_infinity_is_one_operator_with_the_same_result(s
         (Padded((0, 0, 2, 0), 1), ["conv", "opaque", "max_pool", "relu"], "further than half of its window"),
     ],
 )
-def test_minus_infinity_that_is_no_padding_of_a_pooling_is_exported_alone(network, kinds, refusal):
+def test_padding_with_minus_infinity_outside_of_a_pooling_is_only_exported(network, kinds, refusal):
     # the captured graph is compared with the network
     assert [op.kind for op in capture_runnable(network, (1, 3, 7, 6), "net").graph.ops][1:] == kinds
     with pytest.raises(StretchError, match=refusal) if refusal else contextlib.nullcontext():
@@ -146,7 +146,7 @@ class Switched(nn.Module):
         return (a + b) / (1 + c.abs())
 
 
-def test_part_in_another_precision_stays_a_part():
+def test_part_in_another_precision_is_not_inlined():
     exported = torch.export.export(Switched(), (torch.ones(3, 3),), strict=False)
     inline(exported)
     assert any("wrap_with_autocast" in str(node.target) for node in exported.graph.nodes)
@@ -161,7 +161,7 @@ A, B = (1, 3, 4, 4), (1, 1, 4, 4)
 
 
 @pytest.mark.parametrize("arguments", [[A, B], {"image": A, "mask": B}, {"mask": B, "image": A}])
-def test_several_inputs_stand_in_the_order_of_the_forward_and_are_given_by_name(arguments):
+def test_several_inputs_are_given_by_name_and_ordered_as_in_forward(arguments):
     inputs = Inputs.of(arguments, Masked())
     assert list(inputs.shapes.items()) == [("image", A), ("mask", B)]
     image, mask = inputs.random(3)
@@ -170,7 +170,7 @@ def test_several_inputs_stand_in_the_order_of_the_forward_and_are_given_by_name(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "reason"),
     [
         ({"image": A}, "no shape for its input `mask`"),
         ({"image": A, "mask": B, "other": A}, "no input `other`"),
@@ -180,8 +180,8 @@ def test_several_inputs_stand_in_the_order_of_the_forward_and_are_given_by_name(
         ({}, "no shape for its input"),
     ],
 )
-def test_shapes_that_do_not_fit_the_forward_are_refused(arguments, says):
-    with pytest.raises(UsageError, match=says) as refused:
+def test_shapes_that_do_not_fit_forward_are_refused(arguments, reason):
+    with pytest.raises(UsageError, match=reason) as refused:
         Inputs.of(arguments, Masked())
     assert refused.value.hint
 
@@ -208,7 +208,7 @@ def test_network_whose_hook_changes_its_output_is_not_captured(net, place, kind)
 
 
 @places
-def test_hook_that_looks_is_called_once_and_stays(net, place):
+def test_hook_that_changes_nothing_is_called_once_and_stays(net, place):
     seen = []
     handle = place(net).register_forward_hook(lambda part, inputs, output: seen.append(output.shape))
     check_hooks(net, SHAPE, "net")
@@ -217,18 +217,18 @@ def test_hook_that_looks_is_called_once_and_stays(net, place):
     assert hooks_of(net) == []
 
 
-def test_input_that_the_network_rejects_is_left_for_the_capture_to_say(net):
+def test_input_that_the_network_rejects_is_reported_by_the_capture(net):
     net.register_forward_hook(lambda part, inputs, output: None)
     with pytest.raises(UsageError, match="rejects an input of 1×5×8×8"):
         capture(net, (1, 5, 8, 8))
 
 
-def test_network_that_cannot_be_traced_says_why_and_which_operators_are_opaque():
+def test_capture_says_why_a_network_cannot_be_traced_and_which_operators_are_opaque():
     captured = capture_any(network(Attention), (1, 3, 8, 8), "net")
     assert "not supported" in captured.refusal
     kinds = {captured.graph.by_name[name].kind for name in captured.opaque}
     assert kinds == {"opaque"}
-    # a class token is put before the others; its place is a matter of pixels, not of channels
+    # the class token goes before the other tokens; its position is a matter of pixels, not of channels
     assert {str(captured.graph.by_name[name].attrs["variant"]) for name in captured.opaque} == {"permute", "concat"}
     assert not {"0_0", "0_1", "1_norm", "1_proj", "2_2"} & set(captured.opaque)
 
@@ -269,7 +269,7 @@ def depends(x, conv):
 
 
 def within(x, asserting, narrow):
-    """Look at shapes of what a module within gives, which asserts itself."""
+    """Assert on the shape of the result of an inner module, which has assertions, too."""
     y = asserting(x)
     assert y.shape == (x.shape[0], 4, *x.shape[2:])
     return asserting(narrow(y))
@@ -292,13 +292,13 @@ def silent(x, conv):
 
 
 def convolving(function):
-    """A network of a function that is given a convolution, or a network that asserts itself and a convolution."""
+    """Make a network from a function of a convolution; `within` also gets a network with assertions."""
     conv = nn.Conv2d(3, 4, 3, padding=1)
     return Calling(function, *([Calling(asserts, conv), nn.Conv2d(4, 3, 1)] if function is within else [conv])).eval()
 
 
 @pytest.mark.parametrize("function", [asserts, torch_asserts, raises, unpacks, depends, within])
-def test_network_that_decides_by_shapes_is_captured_and_computes_what_it_computes(function):
+def test_network_that_branches_on_shapes_is_captured_with_the_same_result(function):
     module = convolving(function)
     # the exported graph is compared with the network before it is returned
     captured = capture_any(module, (1, 3, 8, 8))
@@ -324,7 +324,7 @@ def test_line_that_branches_on_values_or_rejects_the_input_is_named(function, er
 
 
 class Remembering(nn.Module):
-    """Keeps for later calls what it worked out in the first, as timm's tables of positions do."""
+    """Cache the result of the first call for later calls, as timm's position tables do."""
 
     def __init__(self):
         super().__init__()
@@ -339,7 +339,7 @@ class Remembering(nn.Module):
         return self.conv(x) + self.kept["bias"]
 
 
-def test_cache_of_a_module_is_not_filled_by_tracing():
+def test_tracing_does_not_fill_the_cache_of_a_module():
     module, x = Remembering().eval(), torch.randn(1, 3, 4, 4)
     captured = capture_any(module, tuple(x.shape))
     assert captured.graph.by_name[captured.graph.output].shape == (1, 4, 4, 4)
@@ -350,7 +350,7 @@ def test_cache_of_a_module_is_not_filled_by_tracing():
 
 
 class Sequence(nn.Module):
-    """Reads batch × steps × numbers."""
+    """Read an input of shape batch × steps × numbers."""
 
     def __init__(self, function):
         super().__init__()
@@ -367,14 +367,14 @@ def unpacking(tokens, layer):
 
 @pytest.mark.parametrize("function", [lambda tokens, layer: layer(tokens) * tokens.shape[2], unpacking])
 @pytest.mark.parametrize("shape", [(2, 8), (8,)])
-def test_number_of_axes_that_does_not_fit_is_named_with_a_shape_for_tokens(function, shape):
+def test_wrong_number_of_axes_is_reported_with_an_example_shape_for_tokens(function, shape):
     with pytest.raises(UsageError, match="number of axes") as caught:
         capture_any(Sequence(function), [shape])
     assert "tokens=1x16x32" in caught.value.hint
 
 
 class Deformed(nn.Module):
-    """An operator of another library, whose Python code branches on what it reads."""
+    """Use an operator of another library whose Python code branches on its inputs."""
 
     def __init__(self):
         super().__init__()
@@ -385,7 +385,7 @@ class Deformed(nn.Module):
         return self.deformed(x, self.offset(x))
 
 
-def test_operator_that_is_not_captured_is_the_cause_and_not_its_control_flow():
+def test_refusal_names_the_unsupported_operator_and_not_its_control_flow():
     with pytest.raises(StretchError) as caught:
         capture_any(Deformed().eval(), (1, 3, 8, 8))
     assert "deform_conv2d" in caught.value.message

@@ -1,7 +1,7 @@
-"""Small networks of tokens, windows and channels that lie last, one form of writing them each: feature maps N×8×8×8 in and out.
+"""Small networks of tokens, windows and channels last, each in another coding style: feature maps N×8×8×8 in and out.
 
-Each is a residual block around something with hidden units: heads of attention or hidden channels. Where
-`kept` is zero, the network is one without those units.
+Each is a residual block around a layer with hidden units: attention heads or hidden channels. Where `kept` is
+zero, the network computes what a network without those units does.
 """
 
 import functools
@@ -18,7 +18,7 @@ LINEAR = (CHANNELS, CHANNELS)
 
 
 class Tokens(nn.Module):
-    """A residual block on tokens; `hidden` is what it does to them before it projects."""
+    """A residual block on tokens; `hidden` transforms them before the projection."""
 
     def __init__(self, hidden=CHANNELS):
         super().__init__()
@@ -33,7 +33,7 @@ class Tokens(nn.Module):
 
 
 def block(hidden=CHANNELS, **parts):
-    """Make a residual block of a function of tokens and of parts."""
+    """Make a residual block from a function of tokens and named parts."""
     return parted(Tokens, "hidden", parts, hidden)
 
 
@@ -52,13 +52,13 @@ def GatedMlp(x, wide):
 
 @block(16, gate=(CHANNELS, 16), value=(CHANNELS, 16), gamma=lambda: nn.Parameter(torch.rand(16)))
 def TwoGates(x, gate, value, gamma):
-    """Gate and value of two layers (SwiGLU), and a factor a channel."""
+    """Gate and value from two layers (SwiGLU), and a factor per channel."""
     return gamma * (F.silu(gate(x)) * value(x))
 
 
 @block(qkv=(CHANNELS, 3 * CHANNELS))
 def Fused(x, qkv):
-    """Queries, keys and values of one layer, as timm writes it, and torch's own attention."""
+    """Queries, keys and values from one layer, as in timm, and torch's attention function."""
     n, t, c = x.shape
     q, k, v = qkv(x).reshape(n, t, 3, HEADS, c // HEADS).permute(2, 0, 3, 1, 4).unbind(0)
     return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(n, t, c)
@@ -66,7 +66,7 @@ def Fused(x, qkv):
 
 @block(qkv=lambda: nn.Linear(CHANNELS, 3 * CHANNELS, bias=False))
 def Interleaved(x, qkv):
-    """Queries, keys and values of each head next to each other, written out."""
+    """Queries, keys and values of each head next to each other, with explicit products."""
     n, t, c = x.shape
     q, k, v = qkv(x).view(n, t, HEADS, 3 * (c // HEADS)).transpose(1, 2).chunk(3, dim=-1)
     shares = (q @ k.transpose(-2, -1) * (c // HEADS) ** -0.5).softmax(dim=-1)
@@ -85,7 +85,7 @@ def Separate(x, q, k, v, bias, ban):
 
 @block(16, q=LINEAR, k=LINEAR, v=(CHANNELS, 16))
 def Equations(x, q, k, v):
-    """By equations, values of another size than keys."""
+    """Attention by einsum equations, with values of another size than keys."""
     n, t, _ = x.shape
     q, k, v = (layer(x).view(n, t, HEADS, -1) for layer in (q, k, v))
     shares = torch.einsum("bihd,bjhd->bhij", q, k).softmax(-1)
@@ -94,7 +94,7 @@ def Equations(x, q, k, v):
 
 @block(q=LINEAR, k=LINEAR, v=LINEAR)
 def Turned(x, q, k, v):
-    """Channels first, values before shares (LeViT)."""
+    """Channels first, values on the left of the attention weights (LeViT)."""
     n, t, c = x.shape
     q, k, v = (layer(x).transpose(1, 2).reshape(n, HEADS, c // HEADS, t) for layer in (q, k, v))
     shares = (q.transpose(-2, -1) @ k).softmax(dim=-1)
@@ -103,7 +103,7 @@ def Turned(x, q, k, v):
 
 @block(qkv=(CHANNELS, 3 * CHANNELS), bias=[1, HEADS, 16, 16], ban=lambda: torch.randn(4, 16, 16))
 def ShiftedWindows(x, qkv, bias, ban):
-    """Windows that are rolled, with a bias for each head and a mask for each window (Swin)."""
+    """Rolled windows, with a bias per head and a mask per window (Swin)."""
     n, t, c = x.shape
     rolled = torch.roll(x.view(n, SIDE, SIDE, c), (-1, -2), (1, 2))
     windows = rolled.view(n, 2, 4, 2, 4, c).permute(0, 1, 3, 2, 4, 5).reshape(n * 4, 16, c)
@@ -125,7 +125,7 @@ def ShiftedWindows(x, qkv, bias, ban):
     gamma=[CHANNELS],
 )
 def Response(x, depthwise, norm, wide, proj, weight, bias, gamma):
-    """Channels last, with a norm of the response (ConvNeXt V2) and a factor a channel."""
+    """Channels last, with response normalisation (ConvNeXt V2) and a factor per channel."""
     y = F.gelu(wide(norm(depthwise(x).permute(0, 2, 3, 1))))
     length = y.norm(p=2, dim=(1, 2), keepdim=True)
     spread = length / (length.mean(dim=-1, keepdim=True) + 1e-6)
@@ -135,7 +135,7 @@ def Response(x, depthwise, norm, wide, proj, weight, bias, gamma):
 
 @pattern(norm=lambda: nn.LayerNorm(4 * CHANNELS), reduce=(4 * CHANNELS, CHANNELS), again=(4 * CHANNELS, CHANNELS))
 def Merging(x, norm, reduce, again):
-    """Patches of four pixels merged into channels, once by slices and once by a reshape, and spread out again."""
+    """Patches of four pixels merged into channels, once by slices and once by a reshape, then expanded again."""
     n, c, h, w = x.shape
     y = x.permute(0, 2, 3, 1)
     y = torch.cat([y[:, 0::2, 0::2], y[:, 1::2, 0::2], y[:, 0::2, 1::2], y[:, 1::2, 1::2]], dim=-1)
@@ -145,7 +145,7 @@ def Merging(x, norm, reduce, again):
 
 @pattern(norm=lambda: nn.GroupNorm(1, CHANNELS), gamma=lambda: nn.Parameter(torch.rand(CHANNELS, 1, 1)))
 def Pooled(x, norm, gamma):
-    """A mixer without weights: the mean of neighbours less oneself (PoolFormer)."""
+    """A mixer without weights: the mean of the neighbours minus the pixel (PoolFormer)."""
     y = norm(x)
     return x + gamma * (F.avg_pool2d(y, 3, 1, 1, count_include_pad=False) - y)
 

@@ -1,4 +1,4 @@
-"""A model by name, family, factory or file, its weights, and the shapes of its ends."""
+"""A model by name, family, factory or file, its weights, and the shapes of its inputs and outputs."""
 
 import hashlib
 import pickle
@@ -37,14 +37,14 @@ def same(one, other):
     return all(torch.equal(a, b) for a, b in pairs)
 
 
-def test_equal_seeds_give_equal_weights_others_do_not_and_those_of_an_untrained_model_are_random_with_a_warning():
+def test_weights_follow_the_seed_and_an_untrained_model_warns_of_random_weights():
     one, two, other = (load_model("tiny_resnet", weights="none", seed=s).module for s in (3, 3, 4))
     assert (same(one, two), same(one, other)) == (True, False)
     for seed in (-1, 2**63):
         with pytest.raises(UsageError, match=f"the seed {seed}"):
             load_model("tiny_resnet", weights="none", seed=seed)
     model = load_model("tiny_resnet")
-    assert (model.weights_source, ["random" in words for words in model.warnings]) == ("random", [True])
+    assert (model.weights_source, ["random" in warning for warning in model.warnings]) == ("random", [True])
 
 
 def test_file_of_weights_is_loaded(tmp_path):
@@ -82,7 +82,7 @@ def test_weights_that_do_not_fit_are_refused_with_the_first_difference(tmp_path,
         ("absent.py:net", StretchError, r"there is no file .*absent\.py"),
     ],
 )
-def test_factory_that_gives_no_module_is_refused(name, kind, problem):
+def test_factory_that_returns_no_module_is_refused(name, kind, problem):
     with pytest.raises(kind, match=problem) as caught:
         load_model(name, trust_code=True)
     assert "tiny_resnt" not in name or caught.value.hint == "did you mean `tiny_resnet`?"
@@ -97,7 +97,7 @@ def test_current_folder_is_not_searched_for_modules(tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-def test_file_of_code_is_executed_with_trust_alone(tmp_path):
+def test_file_of_code_is_executed_only_if_trusted(tmp_path):
     code = f"from pathlib import Path\nPath({str(tmp_path)!r}, 'ran').touch()\n" + CODE[0].replace("from {0} import width", "width = 8")
     (tmp_path / "mynet.py").write_text(code)
     with pytest.raises(UsageError) as caught:
@@ -117,7 +117,7 @@ CODE = [
 
 @pytest.mark.parametrize("code", CODE, ids=["when it is read", "when it is called"])
 @pytest.mark.parametrize("beside", ["near_by", "near_package.parts"])
-def test_file_of_code_imports_what_lies_beside_it_and_nothing_of_another_folder(tmp_path, code, beside):
+def test_file_of_code_imports_modules_of_its_folder_and_of_no_other(tmp_path, code, beside):
     before = list(sys.path)
     for folder, width in (("one", 5), ("two", 7), ("three", 9)):
         place = tmp_path / folder / f"{beside.replace('.', '/')}.py"
@@ -133,7 +133,7 @@ def test_file_of_code_imports_what_lies_beside_it_and_nothing_of_another_folder(
     assert sys.path == before
 
 
-def test_onnx_file_may_have_random_weights_or_those_of_another_file(tmp_path):
+def test_onnx_file_takes_random_weights_or_weights_of_another_file(tmp_path):
     path, weight = tmp_path / "net.onnx", random((5, 3, 3, 3))
     conv = onnx.helper.make_node("Conv", ["x", "w"], ["y"], name="conv", pads=[1, 1, 1, 1])
     onnx.save(net(conv, stored={"w": weight}, shape=("batch", 3, 20, 16)), str(path))
@@ -166,7 +166,7 @@ class Net: ...
         (None, "there is no file", ""),
     ],
 )
-def test_file_without_the_name_of_a_function_suggests_those_that_it_has_and_is_not_run(tmp_path, body, reason, hint):
+def test_file_without_a_function_name_lists_its_functions_and_is_not_run(tmp_path, body, reason, hint):
     path = tmp_path / "mymodel.py"
     if body is not None:
         path.write_text(body.replace("{marker!r}", repr(str(tmp_path / "ran"))))
@@ -176,7 +176,7 @@ def test_file_without_the_name_of_a_function_suggests_those_that_it_has_and_is_n
     assert not (tmp_path / "ran").exists()
 
 
-def test_file_of_another_kind_is_no_unknown_name(tmp_path):
+def test_file_of_an_unknown_type_is_not_reported_as_an_unknown_name(tmp_path):
     (tmp_path / "net.h5").touch()
     with pytest.raises(UsageError, match=r"net\.h5` is no file"):
         load_model(f"{tmp_path}/net.h5")
@@ -185,8 +185,8 @@ def test_file_of_another_kind_is_no_unknown_name(tmp_path):
 CONTENT = b"weights" * 1000
 
 
-def test_file_is_fetched_once_and_then_found_and_nothing_is_left_of_another(tmp_path):
-    """A name carries the hash of the content, as torchvision's do; an address of a file needs no network."""
+def test_file_is_fetched_once_and_a_failed_download_leaves_nothing(tmp_path):
+    """The file name has the hash of the content, as torchvision's names do; a file address needs no network."""
     file, hub = tmp_path / f"net-{hashlib.sha256(CONTENT).hexdigest()[:8]}.pth", tmp_path / "hub"
     file.write_bytes(CONTENT + b"!")
     for wrong, reason in ((file, "wrong hash"), (tmp_path / "absent.pth", "cannot be fetched")):
@@ -213,7 +213,7 @@ TENSORS = {"conv.weight": torch.arange(4.0), "bn.num_batches_tracked": torch.ten
 @pytest.mark.parametrize(
     "wrap", [lambda t: t, lambda t: {"state_dict": t, "epoch": 3}, lambda t: {"model": {f"module.{k}": v for k, v in t.items()}}]
 )
-def test_checkpoint_is_read_plain_nested_or_from_data_parallel_training(tmp_path, wrap):
+def test_plain_nested_or_data_parallel_checkpoint_is_read(tmp_path, wrap):
     torch.save(wrap(TENSORS), tmp_path / "net.pth")
     read = read_weights(tmp_path / "net.pth")
     assert read.keys() == TENSORS.keys()
@@ -221,7 +221,7 @@ def test_checkpoint_is_read_plain_nested_or_from_data_parallel_training(tmp_path
 
 
 class Evil:
-    """Would create a file when unpickled."""
+    """Create a file when unpickled."""
 
     def __init__(self, path):
         self.path = path
@@ -230,7 +230,7 @@ class Evil:
         return open, (str(self.path), "w")
 
 
-def test_factory_of_half_precision_gives_single(tmp_path):
+def test_half_precision_model_of_a_factory_becomes_single_precision(tmp_path):
     (tmp_path / "net.py").write_text("from torch import nn\ndef make(): return nn.Conv2d(3, 4, 1).half()\n")
     assert load_model(f"{tmp_path}/net.py:make", trust_code=True).module.weight.dtype == torch.float32
 
@@ -267,7 +267,7 @@ def test_truncated_or_missing_file_is_refused(tmp_path, name, save):
         *[(content, "holds no tensors by name") for content in ({}, [1, 2], {"a": "text"})],
     ],
 )
-def test_file_that_holds_something_else_than_weights_is_refused(tmp_path, content, problem):
+def test_file_without_weights_is_refused(tmp_path, content, problem):
     torch.save(content, tmp_path / "net.pth")
     with pytest.raises(StretchError, match=problem):
         read_weights(tmp_path / "net.pth")
@@ -277,7 +277,7 @@ PATH = Path("net.onnx")
 
 
 def stating(*stated):
-    """The inputs of a file that states these names and axes."""
+    """Return the inputs of a file with these names and axes."""
     return named_ends(PATH, [End(name, sizes) for name, sizes in stated])
 
 
@@ -304,7 +304,7 @@ def test_shape_that_does_not_fit_the_file_is_refused_in_one_sentence(requested, 
     assert caught.value.hint
 
 
-def test_shapes_are_asked_for_by_the_names_of_the_file_or_of_the_arguments():
+def test_shapes_are_given_by_the_names_of_the_file_or_of_the_arguments():
     ends = stating(*TWO)
     for name in ("a:0", "a_0"):
         assert resolve_input_shapes(PATH, ends, {name: (5, 3, 9)}) == {"a_0": (5, 3, 9), "b": (5, 4)}
@@ -312,7 +312,7 @@ def test_shapes_are_asked_for_by_the_names_of_the_file_or_of_the_arguments():
     assert resolve_input_shapes(PATH, stating(("x", None)), (2, 4)) == {"x": (2, 4)}
 
 
-def test_several_results_are_named_and_a_single_one_is_not():
+def test_only_several_results_are_named():
     builder = Builder((1,))
     assert by_name(builder, [("y", 1)]) == 1
     assert by_name(builder, [("y", 1), ("z:0", 2), ("y", 3)]) == {"y": 1, "z:0": 2, "y_1": 3}
@@ -350,7 +350,7 @@ def test_layer_initialised_to_zeros_gets_random_weights():
 
 
 @pytest.mark.parametrize("size", [(500, 375), (330, 640)])
-def test_squashed_pictures_are_timms(tmp_path, size):
+def test_squashed_images_are_those_of_timm(tmp_path, size):
     import timm
     from timm.data import create_transform, resolve_data_config
 
@@ -370,12 +370,12 @@ def own(preprocessing):
 
 
 @pytest.mark.parametrize("stated", [{"mean": (0.5, 0.5, 0.5), "crop": 1}, Preprocessing((0.5, 0.5, 0.5), crop=1.0)])
-def test_own_module_states_its_own(stated):
+def test_preprocessing_stated_by_a_module_is_used(stated):
     assert stated_preprocessing(own(stated), "mine") == Preprocessing((0.5, 0.5, 0.5), crop=1.0)
 
 
 @pytest.mark.parametrize("stated", ["imagenet", {"mean": 0.5}, {"deviation": (1, 1, 1)}, {"std": (1, 0, 1)}])
-def test_preprocessing_that_cannot_be_used_is_refused(stated):
+def test_invalid_preprocessing_of_a_module_is_refused(stated):
     with pytest.raises(StretchError, match="the `preprocessing` of `mine` cannot be used"):
         stated_preprocessing(own(stated), "mine")
 
@@ -401,14 +401,14 @@ def test_every_family_lists_each_name_once_and_is_found_by_it():
     ],
 )
 @pytest.mark.slow
-def test_model_brings_no_library_that_it_is_not_made_of(name, absent):
+def test_model_imports_no_library_that_it_does_not_need(name, absent):
     code = (
         "import sys; from stretch.stages.network import read_network\n"
         f"read_network({name!r}, weights='none')\n"
         f"print(sorted(set(sys.modules) & set({absent!r})))"
     )
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "[]", done.stdout + done.stderr
+    process = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
+    assert process.stdout.strip() == "[]", process.stdout + process.stderr
 
 
 NAMES = DetectionFamily().names()
@@ -416,7 +416,7 @@ NAMES = DetectionFamily().names()
 
 @pytest.mark.representatives(4)
 @pytest.mark.parametrize("name", NAMES)
-def test_every_detector_is_built_and_says_what_is_left_out(name):
+def test_every_detector_is_built_and_warns_what_is_left_out(name):
     with torch.device("meta"):
         module = DetectionFamily().build(name)
     assert isinstance(module, RawDetector)
@@ -425,7 +425,7 @@ def test_every_detector_is_built_and_says_what_is_left_out(name):
 
 
 @pytest.mark.parametrize("name", ["ssdlite320_mobilenet_v3_large", "fasterrcnn_mobilenet_v3_large_320_fpn"])
-def test_results_are_those_of_the_detectors_own_parts(name):
+def test_raw_results_are_those_of_the_backbone_and_heads_of_the_detector(name):
     torch.manual_seed(0)
     detector = torchvision.models.get_model(name, weights=None, weights_backbone=None).eval()
     x = torch.randn(1, 3, 64, 64)
@@ -443,7 +443,7 @@ def test_results_are_those_of_the_detectors_own_parts(name):
 
 @pytest.mark.representatives(3)
 @pytest.mark.parametrize("name", SegmentationFamily().names())
-def test_module_has_the_weights_that_are_published(name):
+def test_module_has_the_names_of_the_published_weights(name):
     with torch.device("meta"):
         state_dict = SegmentationFamily().build(name).state_dict()
         published = torchvision.models.get_model(name, weights=None, weights_backbone=None, aux_loss=True if "lraspp" not in name else None)
@@ -465,7 +465,7 @@ def test_model_without_published_weights_has_no_default_weights():
 
 
 @pytest.mark.parametrize("name", ["vit_b_16", "vit_h_14"])
-def test_table_of_positions_has_the_size_of_the_default_weights(name):
+def test_position_table_has_the_size_of_the_default_weights(name):
     size = TorchvisionFamily().input_shape(name)[-1]
     with torch.device("meta"):
         assert TorchvisionFamily().build(name).image_size == size
@@ -484,7 +484,7 @@ def test_default_weights_in_the_hub_folder_are_used_without_a_network(tmp_path, 
 
 
 @pytest.mark.parametrize("name", ["graph", "train", "forward", ".", "0.0", "x." * 99 + "y", "offset", 'a").b', "a\n.b", "-"])
-def test_names_of_nodes_never_shadow_attributes_that_torch_needs(name):
+def test_node_names_never_shadow_attributes_that_torch_needs(name):
     b = Builder((1, 3))
     x = b.call(torch.add, b.inputs["x"], b.add_tensor(np.ones(3, np.float32), "offset"))
     finish = b.finish(b.module(nn.Linear(3, 2), x, name), "Net")
@@ -495,7 +495,7 @@ def test_names_of_nodes_never_shadow_attributes_that_torch_needs(name):
 SHAPE = (1, 3, 7, 6)
 
 
-def test_padding_by_another_number_stays():
+def test_padding_with_another_value_is_not_merged():
     b, window = Builder(SHAPE), lambda x, before=(0, 0), behind=(0, 0): Window(x, (3, 3), (1, 1), (1, 1), before, behind)
     x = window(b.inputs["x"], (1, 1), (1, 1)).pad(b, 2.0)
     assert window(x).merge_padding(0.0) == window(x)
@@ -503,7 +503,7 @@ def test_padding_by_another_number_stays():
     assert window(low, behind=(1, 0)).merge_padding(-inf) == window(b.inputs["x"], (1, 0), (1, 2))
 
 
-def test_input_counts_as_nonnegative_only_if_that_is_stated():
+def test_input_counts_as_nonnegative_only_if_declared():
     b = Builder(SHAPE)
     relu, one = b.call(torch.relu, b.inputs["x"]), b.add_tensor(np.ones(3, np.float32), "one")
     cases = [
@@ -517,7 +517,7 @@ def test_input_counts_as_nonnegative_only_if_that_is_stated():
 
 
 @pytest.mark.parametrize(
-    ("make", "noun"),
+    ("make", "reason"),
     [
         (lambda b: b.method("repeat", b.inputs["x"], 1 << 10, 1 << 10, 1 << 10, 1), "elements, 1 to"),
         (
@@ -526,6 +526,6 @@ def test_input_counts_as_nonnegative_only_if_that_is_stated():
         ),
     ],
 )
-def test_tensor_too_large_or_wrong_groups_are_refused_before_they_are_built(make, noun):
-    with pytest.raises(StretchError, match=noun):
+def test_tensor_too_large_or_wrong_groups_are_refused_before_they_are_built(make, reason):
+    with pytest.raises(StretchError, match=reason):
         make(Builder(SHAPE))

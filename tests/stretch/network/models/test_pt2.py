@@ -1,4 +1,4 @@
-"""Archives of torch.export: the network, numbers and names are those of the module, and nothing is read without trust."""
+"""Archives of torch.export: network, numbers and names are those of the module, and only trusted files are read."""
 
 import collections
 import dataclasses
@@ -19,11 +19,11 @@ from tests.stretch.network.models.onnx import oracle
 from tests.stretch.several import assert_equal
 
 
-def save(path, module, shape, decomposed=False, dtype=torch.float32, **more):
-    """Export a module and save it; gives the path."""
+def save(path, module, shape, decomposed=False, dtype=torch.float32, **options):
+    """Export a module and save it; return the path."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        program = torch.export.export(module, (torch.zeros(shape, dtype=dtype),), **more)
+        program = torch.export.export(module, (torch.zeros(shape, dtype=dtype),), **options)
         torch.export.save(program.run_decompositions() if decomposed else program, path)
     return path
 
@@ -37,7 +37,7 @@ def check_numbers(result, module, shape):
 @pytest.mark.parametrize(
     "name", ["densenet121", "googlenet", "shufflenet_v2_x0_5", "convnext_tiny", "timm:vit_tiny_patch16_224", "timm:mobilevit_xxs"]
 )
-def test_network_computes_what_the_module_does_and_is_captured_like_it(tmp_path, name):
+def test_network_computes_what_the_module_does_and_has_the_same_graph(tmp_path, name):
     loaded = load_model(name, weights="none")
     shape = loaded.input_shape if "vit" in name else (1, 3, 64, 64)
     module = read_module(save(tmp_path / "m.pt2", loaded.module, shape))
@@ -79,7 +79,7 @@ class Calls(nn.Module):
 
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("decomposed", [False, True])
-def test_calls_of_every_kind_compute_what_they_did_and_are_captured(tmp_path, decomposed):
+def test_calls_of_every_kind_keep_their_results_and_are_captured(tmp_path, decomposed):
     module, shape = Calls().eval(), (1, 3, 8, 7)
     result = read_module(save(tmp_path / "m.pt2", module, shape, decomposed))
     check_numbers(result, module, shape)
@@ -88,11 +88,11 @@ def test_calls_of_every_kind_compute_what_they_did_and_are_captured(tmp_path, de
 
 
 def trained():
-    """Layers with another result while they are trained; their input is called `input`, which torch renames."""
+    """Make layers whose result differs in training mode; their input is called `input`, which torch renames."""
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Dropout(0.5))
 
 
-def test_network_that_was_exported_in_training_is_taken_in_evaluation(tmp_path):
+def test_network_exported_in_training_mode_is_read_in_evaluation_mode(tmp_path):
     module, shape = trained(), (2, 3, 6, 5)
     result = read_module(save(tmp_path / "m.pt2", module.train(), shape))
     check_numbers(result, module.eval(), shape)
@@ -113,7 +113,7 @@ def test_network_that_was_exported_in_training_is_taken_in_evaluation(tmp_path):
         (lambda: nn.PReLU(4), (2, 4, 6, 5)),
     ],
 )
-def test_layer_comes_back_as_it_was(tmp_path, make, shape):
+def test_layer_is_restored_with_its_settings(tmp_path, make, shape):
     module = nn.ModuleDict({"own": make()})
     module.forward = lambda x: module["own"](x)
     for tensor in module.state_dict().values():
@@ -123,7 +123,7 @@ def test_layer_comes_back_as_it_was(tmp_path, make, shape):
     assert repr(result.get_submodule("own")) == repr(module["own"])
 
 
-def test_open_sizes_are_worked_out_for_the_input_that_is_given(tmp_path):
+def test_dynamic_sizes_are_computed_for_the_given_input_shape(tmp_path):
     def halves(x):
         n, c, h, w = x.shape
         return x.reshape(n, c, h * w)[:, :, : h * (w // 2)].reshape(n, -1)
@@ -138,13 +138,13 @@ def test_open_sizes_are_worked_out_for_the_input_that_is_given(tmp_path):
         capture(result, result.input_shape)
 
 
-def test_size_that_was_fixed_at_export_is_no_other(tmp_path):
+def test_size_that_was_fixed_at_export_cannot_change(tmp_path):
     path = save(tmp_path / "m.pt2", trained().eval(), (2, 3, 6, 5))
     with pytest.raises(UsageError, match=r"has 2 along axis 0, 1 is given"):
         read_module(path, (1, 3, 6, 5))
 
 
-def test_half_precision_is_computed_in_single(tmp_path):
+def test_half_precision_is_computed_in_single_precision(tmp_path):
     cast = Calling(lambda x, conv: conv(x + torch.tensor([1.5], dtype=torch.float16)).float().half() * 2, nn.Conv2d(3, 2, 1)).half()
     module = read_module(save(tmp_path / "m.pt2", cast, (1, 3, 4, 4), dtype=torch.float16))
     assert {tensor.dtype for tensor in module.state_dict().values()} == {torch.float32}
@@ -153,7 +153,7 @@ def test_half_precision_is_computed_in_single(tmp_path):
 
 
 class Returning(nn.Module):
-    """Returns all that a network may: what it computes, an input, a weight, numbers, nothing, in containers of every kind."""
+    """Return computed tensors, an input, a weight, numbers and None, in containers of every kind."""
 
     def __init__(self):
         super().__init__()
@@ -164,7 +164,7 @@ class Returning(nn.Module):
         return {"y": y, 3: [y.relu(), (left, None)], "more": collections.OrderedDict(scale=self.scale, size=y.shape[0], half=0.5)}
 
 
-def test_everything_that_a_module_returns_is_returned_in_its_containers(tmp_path):
+def test_all_results_of_a_module_are_returned_in_the_same_containers(tmp_path):
     module, left, right = Returning().eval(), torch.randn(2, 3), torch.randn(2, 3)
     torch.export.save(torch.export.export(module, (left,), {"right": right}), tmp_path / "m.pt2")
     result = read_module(tmp_path / "m.pt2")
@@ -177,7 +177,7 @@ def test_everything_that_a_module_returns_is_returned_in_its_containers(tmp_path
     assert [key.key for key in captured.returned.results] == ["y", "output_3_0", "output_3_1_0"]
 
 
-def test_tensors_within_a_container_and_numbers_are_inputs_and_constants(tmp_path):
+def test_tensors_in_a_container_are_inputs_and_numbers_are_constants(tmp_path):
     class Net(nn.Module):
         def forward(self, pair, factor):
             return (pair["a"] + pair["b"]) * factor
@@ -189,7 +189,7 @@ def test_tensors_within_a_container_and_numbers_are_inputs_and_constants(tmp_pat
     assert_equal(result(*pair.values()), Net()(pair, 3))
 
 
-def test_whole_numbers_are_refused_unless_they_become_reals_at_once(tmp_path):
+def test_integer_inputs_are_refused_unless_cast_to_float_at_once(tmp_path):
     torch.export.save(torch.export.export(nn.Embedding(5, 3), (torch.zeros(1, 4, dtype=torch.int64),)), tmp_path / "m.pt2")
     with pytest.raises(UsageError, match="takes whole numbers as its input `input`, and inputs are real numbers here"):
         read_module(tmp_path / "m.pt2")
@@ -207,7 +207,7 @@ def test_archive_is_not_opened_without_trust(tmp_path):
     assert "--trust-code" in caught.value.hint
 
 
-def test_class_that_is_returned_and_unknown_is_named(tmp_path):
+def test_unknown_class_of_a_result_is_named(tmp_path):
     @dataclasses.dataclass
     class Pair:
         one: torch.Tensor

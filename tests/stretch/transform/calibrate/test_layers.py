@@ -1,4 +1,4 @@
-"""Which channels and blocks a branch keeps, and layers and joins fitted by least squares to the original."""
+"""The choice of a branch's channels and blocks, and layers and joins fitted to the original by least squares."""
 
 from itertools import combinations
 
@@ -26,12 +26,12 @@ from stretch.transform.calibrate.statistics import backbone_of
 from tests.effort import examples
 from tests.stretch.designs import cpu_and, identity_design, part_of, random_designs
 
-#: Hidden channels that are copies of others, and those others.
+#: Hidden channels that are copies of other channels, and the copied channels.
 COPIES, COPIED = (8, 9, 10, 11), (0, 1, 2, 3)
 
 
 class Expanded(nn.Module):
-    """An inverted bottleneck some of whose hidden channels are copies of others; both have larger weights than the rest."""
+    """An inverted bottleneck with copied hidden channels; copies and originals have the largest weights."""
 
     def __init__(self):
         super().__init__()
@@ -83,20 +83,20 @@ def hidden(segment, inherited):
     return set(inherited.original_channels(name).tolist())
 
 
-def test_of_a_channel_and_its_copy_one_is_kept_where_norms_keep_both_and_backbones_cover_the_output(halves, known):
+def test_choice_keeps_one_of_a_channel_and_its_copy_and_backbones_cover_the_output(halves, known):
     result, segment, part, design = halves
     pairs, family = [set(pair) for pair in zip(COPIED, COPIES, strict=True)], chosen_by(halves, known)
     for built, inherited in zip(inherited_channels(result, design)[0], family, strict=True):
         assert all(pair <= hidden(segment, built) for pair in pairs)
         assert not any(pair <= hidden(segment, inherited) for pair in pairs)
         assert len(hidden(segment, inherited)) == 8
-    # a sum needs each channel from one branch, a projection its own part from each
+    # a sum needs each channel from one branch, a projection needs a separate part from each branch
     first, second = (set(inherited.backbone.tolist()) for inherited in family)
     assert len(first) == len(second) == 3
     assert first | second == set(range(6)) if part.join == "sum" else (first, second) == ({0, 1, 2}, {3, 4, 5})
 
 
-def test_calibration_comes_closer_with_channels_that_were_chosen(halves):
+def test_calibration_is_closer_with_chosen_channels_than_with_the_largest_norms(halves):
     result, _, _, design = halves
     (by_norm,) = calibrate(build(result, design), result, [images()], choices=ChoiceSettings(channels=False))
     (chosen,) = calibrate(build(result, design), result, [images()])
@@ -108,38 +108,38 @@ def test_calibration_comes_closer_with_channels_that_were_chosen(halves):
 @pytest.mark.parametrize("name", ["tiny_regnet", "tiny_efficientnet"])
 @settings(max_examples=examples(4))
 @given(data=st.data())
-def test_chosen_channels_fit_together_whatever_the_design(captured, name, data):
-    """Grouped convolutions and gates: as many units of each group as the design says, each once, and weights of the branch's shapes."""
+def test_chosen_channels_are_consistent_for_any_design(captured, name, data):
+    """Each group has the number of distinct units that the design states, and all weights have the branch's shapes."""
     result = captured(name)
     x = torch.randn(8, *result.graph.input.shape[1:], generator=torch.Generator().manual_seed(0))
     design = data.draw(random_designs(result.graph))
     original = build(result, undivided_design(result, design))
-    there = x
+    value = x
     rows = zip(design.segments, design_segments(result.graph, design), inherited_channels(result, design), strict=True)
     for part, segment, family in rows:
         module = original.branch(part.name, "cpu")
         with torch.no_grad():
-            choice = ChannelChoice(result, part, find_covariances(module, segment.graph, [there], 8), 1e-4)
-            there = module(there)
+            choice = ChannelChoice(result, part, find_covariances(module, segment.graph, [value], 8), 1e-4)
+            value = module(value)
         for index, built in enumerate(family):
             inherited = choice.choose(index, built, {}, family[:index])
             for group, units in inherited.chosen.items():
                 assert len(units) == len(built.chosen[group])
                 if len(units) < built.branch.channels.units[group]:
                     assert units.tolist() == sorted(set(units.tolist()))
-            mine, theirs = (
+            actual, expected = (
                 {(key, k): v.shape for key, current in each.weights(result).items() for k, v in current.items()}
                 for each in (inherited, built)
             )
-            assert mine == theirs
+            assert actual == expected
 
 
-#: Blocks of a stage; of each, by how much the last batch norm is scaled: those with little add little.
+#: Number of blocks of the second stage.
 BLOCKS = 5
 
 
 def network(scales):
-    """A network whose second stage's blocks add more or less."""
+    """Make a network; `scales` are the factors of the last batch norm of each block in the second stage."""
     torch.manual_seed(0)
     net = SmallResNet(BasicBlock, (8, 16, 16), BLOCKS).eval()
     captured = capture(net, (1, 3, 32, 32), "net")
@@ -169,10 +169,10 @@ def chosen(result, segment, depths, join):
 
 
 def reproduced(segment, matches, depth):
-    """Numbers of the blocks that a branch reproduces."""
+    """Return the numbers of the blocks that a branch reproduces."""
     current = [i for i, block in enumerate(segment.blocks) if block.ops[0] in drop_units(segment, depth).by_name]
-    at = {block.ops[0]: i for i, block in enumerate(segment.blocks)}
-    return [at[matches.get(segment.blocks[i].ops[0], segment.blocks[i].ops[0])] for i in current]
+    number_of = {block.ops[0]: i for i, block in enumerate(segment.blocks)}
+    return [number_of[matches.get(segment.blocks[i].ops[0], segment.blocks[i].ops[0])] for i in current]
 
 
 def test_blocks_that_add_little_are_left_out_and_the_entry_block_stays():
@@ -183,8 +183,8 @@ def test_blocks_that_add_little_are_left_out_and_the_entry_block_stays():
 
 
 @pytest.mark.parametrize("join", ["sum", "project"])
-def test_branches_that_are_added_up_complement_each_other(join):
-    """Each may keep one block; the first takes the one that matters most, the second another where both are read together."""
+def test_summed_branches_keep_different_blocks(join):
+    """Each may keep one more block; branches that are summed keep different blocks, the two with the largest effect."""
     result, segment = network([1, 1e-3, 2, 1e-3, 1.5])
     first, second = (reproduced(segment, m, 2) for m in chosen(result, segment, [2, 2], join))
     assert first[0] == second[0] == 0
@@ -195,7 +195,7 @@ def test_branches_that_are_added_up_complement_each_other(join):
 
 @pytest.mark.representatives(3)
 @pytest.mark.parametrize("gone", [[], [1], [4], [4, 1, 2], [3, 2, 1, 4], [1, 2, 3, 4]])
-def test_output_without_blocks_is_that_of_a_network_built_without_them(gone):
+def test_output_without_blocks_equals_a_network_built_without_them(gone):
     result, segment = network([1] * BLOCKS)
     module, x = module_of(result, segment), arriving(segment)
     with torch.no_grad():
@@ -227,14 +227,14 @@ def covariance(x):
 
 
 def left(x, y, kept):
-    """Squared error of least squares on some inputs, in the mean of rows: numpy's way."""
-    fitted = torch.linalg.lstsq(x[:, kept], y).solution
-    return float((x[:, kept] @ fitted - y).square().sum() / len(x))
+    """Return the squared error of least squares on the kept inputs, in the mean of the rows."""
+    solution = torch.linalg.lstsq(x[:, kept], y).solution
+    return float((x[:, kept] @ solution - y).square().sum() / len(x))
 
 
 @settings(max_examples=examples(15))
 @given(units=st.integers(2, 5), per=st.integers(1, 3), outputs=st.integers(1, 4), seed=st.integers(0, 999))
-def test_cost_of_a_unit_is_the_error_that_least_squares_on_the_others_leaves(units, per, outputs, seed):
+def test_cost_of_a_unit_is_the_error_that_its_removal_adds_to_least_squares(units, per, outputs, seed):
     x = rows(units * per, seed)
     weight = torch.randn(outputs, units * per, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64)
     y = x @ weight.T
@@ -246,7 +246,7 @@ def test_cost_of_a_unit_is_the_error_that_least_squares_on_the_others_leaves(uni
         kept = [places[[other for other in alive if other != one]].flatten() for one in alive]
         expected = [left(x, y, others) for others in kept]
         assert float(costs.min()) >= -1e-9
-        # each cost is what its removal adds to the error so far
+        # each cost is the error that the removal adds
         so_far = left(x, y, places[alive].flatten())
         size = float(y.square().sum() / len(x))
         assert (costs * size).tolist() == pytest.approx([item - so_far for item in expected], rel=1e-3, abs=1e-6 * size)
@@ -256,7 +256,7 @@ def test_cost_of_a_unit_is_the_error_that_least_squares_on_the_others_leaves(uni
 
 @settings(max_examples=examples(10))
 @given(seed=st.integers(0, 999))
-def test_choice_is_close_to_the_best_of_all_subsets_for_two_readers(seed):
+def test_choice_for_two_readers_is_among_the_better_half_of_all_subsets(seed):
     x = rows(6, seed)
     weights = [torch.randn(3, 6, generator=torch.Generator().manual_seed(seed + i), dtype=torch.float64) for i in range(2)]
     readers = [(Elimination(covariance(x), weight, 1e-9), torch.arange(6)[:, None]) for weight in weights]
@@ -266,7 +266,7 @@ def test_choice_is_close_to_the_best_of_all_subsets_for_two_readers(seed):
         return sum(left(x, x @ w.T, list(some)) / float((x @ w.T).square().sum() / len(x)) for w in weights)
 
     every = sorted(cost(some) for some in combinations(range(6), 3))
-    # greedy need not be the best, but among the better half
+    # a greedy choice may miss the best subset, but is in the better half
     assert cost(kept.tolist()) <= every[len(every) // 2] + 1e-9
 
 
@@ -282,7 +282,7 @@ class Residual(nn.Module):
 
 
 def fitted(module, arriving, original, spoil=None):
-    """The module's one segment, fitted on `arriving` to what it computes on `original`."""
+    """Fit the module as one segment on `arriving` to its results on `original`; return branch, original and output."""
     captured = capture(module.eval(), tuple(original[0].shape), "residual")
     last = captured.graph.output
     segment = cut_segment(captured.graph, "s1", captured.graph.input.name, last)
@@ -304,8 +304,8 @@ def numbers(*shape, seed=0):
 
 
 @pytest.mark.parametrize("groups", [1, 2, 8])
-def test_spoilt_weights_are_found_again(groups):
-    """With the original's input, dense, grouped and depthwise layers can be exact."""
+def test_spoilt_weights_are_recovered(groups):
+    """With the input of the original, dense, grouped and depthwise layers can be exact."""
     torch.manual_seed(0)
     x = [numbers(16, 3, 8, 8), numbers(9, 3, 8, 8, seed=1)]
 
@@ -320,7 +320,7 @@ def test_spoilt_weights_are_found_again(groups):
     assert float((outputs - want).square().mean() / want.square().mean()) < 1e-4
 
 
-def test_last_layer_of_a_block_is_least_squares_of_what_the_skip_leaves():
+def test_last_layer_of_a_block_is_fitted_to_the_rest_after_the_skip():
     torch.manual_seed(1)
     original = numbers(12, 3, 6, 6)
     arriving = original + 0.5 * numbers(12, 3, 6, 6, seed=5)
@@ -332,12 +332,12 @@ def test_last_layer_of_a_block_is_least_squares_of_what_the_skip_leaves():
         left = (whole(original) - skip).movedim(1, -1).reshape(-1, 8).double()
         expected = rows @ torch.linalg.lstsq(rows, left).solution
         got = (outputs - skip).movedim(1, -1).reshape(-1, 8).double()
-    # The share of the penalty that grows with inputs over rows keeps it a little from the optimum.
+    # The part of the penalty that grows with inputs per row keeps the fit slightly off the optimum.
     least, reached = (expected - left).square().mean(), (got - left).square().mean()
     assert least <= reached < 1.01 * least
 
 
-def test_layer_with_more_inputs_than_rows_stays_as_it_was():
+def test_layer_with_more_inputs_than_rows_stays_unchanged():
     torch.manual_seed(0)
     x = [numbers(20, 3, 1, 1)]
     branch, whole, _ = fitted(Residual(), [x[0] + 0.1], x)
@@ -345,7 +345,7 @@ def test_layer_with_more_inputs_than_rows_stays_as_it_was():
     assert all(torch.equal(branch.get_submodule(name).weight, whole.get_submodule(name).weight) for name in ("first", "second"))
 
 
-def test_batches_that_are_held_back_are_computed_but_do_not_change_the_fit():
+def test_batches_held_back_are_computed_without_changing_the_fit():
     torch.manual_seed(2)
     x = [numbers(16, 3, 8, 8), numbers(9, 3, 8, 8, seed=1)]
     captured = capture(Residual().eval(), (1, 3, 8, 8), "residual")
@@ -418,7 +418,7 @@ def test_products_of_more_inputs_than_one_block_are_those_of_numpy():
         np.testing.assert_allclose(result.numpy(), np.cov(rows.T, bias=True)[:200], atol=1e-5)
 
 
-def test_prior_that_fits_already_is_the_solution_at_any_ridge():
+def test_prior_without_error_is_the_solution_for_any_ridge():
     x, prior = numbers(40, 5), numbers(3, 5, seed=1)
     sums = Regression(1, 5, 3, torch.device("cpu"))
     sums.add(x, x @ prior.T + 2)

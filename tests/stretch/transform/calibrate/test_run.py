@@ -1,4 +1,4 @@
-"""Calibration of a whole network, its statistics, and the images that are held back."""
+"""Calibration of a whole network, its statistics, and the images held back."""
 
 import copy
 import itertools
@@ -26,14 +26,14 @@ from tests.stretch.designs import branchable, cpu_and, divided, identity_design,
 
 @pytest.fixture(scope="module", autouse=True)
 def few_rows():
-    """Tiny networks need fewer rows than real ones."""
+    """Lower the number of rows, as tiny networks need fewer than real ones."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("stretch.transform.calibrate.layers.ROWS", 2**12)
         yield
 
 
 def halves(graph, join):
-    """Two branches in each of the first two stages: one half as deep, one of three quarters the width."""
+    """Two branches in each of the first two stages: one of half the depth, one of three quarters of the width."""
 
     def part(s):
         widths = (s.width, s.width * 3 // 4)
@@ -50,7 +50,7 @@ def images(result, count=32, seed=0):
 
 
 def off(model, result):
-    """How far a network is from the original on images that it was not calibrated with."""
+    """Return the mean squared error against the original on images outside of the calibration."""
     fresh = images(result, seed=9)[0]
     with torch.inference_mode():
         return float((model(fresh) - result.module(fresh)).square().mean())
@@ -58,7 +58,7 @@ def off(model, result):
 
 @pytest.mark.parametrize("name", ["tiny_resnet", pytest.param("tiny_mobilenet", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("join", ["project", pytest.param("sum", marks=pytest.mark.slow)])
-def test_calibrated_joins_are_closer_to_the_original_on_images_they_have_not_seen(captured, name, join):
+def test_calibrated_joins_are_closer_to_the_original_on_unseen_images(captured, name, join):
     result = captured(name)
     model = build(result, halves(result.graph, join))
     before = off(model, result)
@@ -74,7 +74,7 @@ def test_calibrated_joins_are_closer_to_the_original_on_images_they_have_not_see
     [("tiny_mobilenet", identity_design, 0.0), ("tiny_resnet", lambda graph: two_whole(graph, "project"), 1e-4)],
     ids=["identity", "two whole branches"],
 )
-def test_branches_that_keep_everything_stay_the_original(captured, name, design, slack):
+def test_branches_that_keep_everything_still_equal_the_original(captured, name, design, slack):
     result = captured(name)
     model, x = build(result, design(result.graph)), images(result)
     assert all(max(e.before, e.after) <= 1e-9 for e in calibrate(model, result, x))
@@ -82,7 +82,7 @@ def test_branches_that_keep_everything_stay_the_original(captured, name, design,
         torch.testing.assert_close(model(x[0]), result.module(x[0]), rtol=slack, atol=slack / 10)
 
 
-def test_branch_that_is_the_original_is_handed_on_as_it_is_whatever_stands_beside_it(captured):
+def test_unscaled_branch_passes_on_the_original_whatever_the_other_branch(captured):
     result = captured("tiny_resnet")
 
     def part(s):
@@ -94,7 +94,7 @@ def test_branch_that_is_the_original_is_handed_on_as_it_is_whatever_stands_besid
     assert off(model, result) < 1e-10
 
 
-def test_joins_alone_leave_convolutions_as_they_were(captured):
+def test_calibrating_only_joins_leaves_convolutions_unchanged(captured):
     result = captured("tiny_resnet")
     model = build(result, halves(result.graph, "project"))
     convs = {name: m for name, m in model.named_modules() if isinstance(m, torch.nn.Conv2d)}
@@ -106,7 +106,7 @@ def test_joins_alone_leave_convolutions_as_they_were(captured):
 
 
 @torch.no_grad()
-def test_network_that_only_lacks_a_block_is_fitted_near_it_or_whole_and_the_better_one_is_kept(captured):
+def test_network_without_a_block_keeps_the_better_of_a_local_and_a_full_fit(captured):
     result = captured("resnet20_cifar10")
     stage = branchable(result.graph)[1]
     scale = BranchScale("cpu", stage.depth - 1, stage.width, dropped=(1,))
@@ -115,17 +115,17 @@ def test_network_that_only_lacks_a_block_is_fitted_near_it_or_whole_and_the_bett
     fold_norms(original)
     arriving, split = divide(images(result), 4 * max(prod(op.shape) for op in result.graph.ops))
     errors, states = [], []
-    for near in (True, False):
+    for near_block in (True, False):
         model = build(result, design).eval()
         built = {name: value.clone() for name, value in model.state_dict().items()}
         fit = NetworkFit(model, result, original, arriving, split, 1e-4, layers=True, choices=ChoiceSettings())
         assert fit.lacks_blocks_alone
-        errors.append(fit.fit_segments(near)[1])
+        errors.append(fit.fit_segments(near_block)[1])
         states.append(model.state_dict())
         changed = {name for name, value in states[-1].items() if value.dim() == 4 and not torch.equal(value, built[name])}
         behind = {f"{stage.name}.on_cpu.{op}.weight" for op in stage.blocks[2].ops if result.graph.by_name[op].kind == "conv"}
         assert changed >= behind
-        assert all(name.startswith(f"{stage.name}.") for name in changed) == near
+        assert all(name.startswith(f"{stage.name}.") for name in changed) == near_block
     for choices, expected in ((ChoiceSettings(), states[errors.index(min(errors))]), (ChoiceSettings(extent=False), states[0])):
         kept = build(result, design)
         calibrate(kept, result, images(result), choices=choices)
@@ -145,7 +145,7 @@ def test_concatenated_backbones_are_calibrated_and_have_an_error(captured):
 
 
 @pytest.mark.slow
-def test_more_images_than_memory_are_refused_with_a_number_that_fits_and_more_synthetic_ones_left_out(captured, monkeypatch):
+def test_images_that_exceed_memory_are_refused_with_a_limit_and_synthetic_ones_left_out(captured, monkeypatch):
     result = captured("tiny_resnet")
     model = build(result, halves(result.graph, "sum"))
     one = torch.zeros(1, *result.graph.input.shape[1:])
@@ -158,16 +158,16 @@ def test_more_images_than_memory_are_refused_with_a_number_that_fits_and_more_sy
     assert few == many
 
 
-@pytest.mark.parametrize(("shape", "noun"), [((3, 3, 32, 32), "3 calibration images are too few"), ((32, 3, 16, 16), "the network reads")])
-def test_too_few_or_wrong_images_are_refused(captured, shape, noun):
+@pytest.mark.parametrize(("shape", "error"), [((3, 3, 32, 32), "3 calibration images are too few"), ((32, 3, 16, 16), "the network reads")])
+def test_too_few_or_wrong_images_are_refused(captured, shape, error):
     result = captured("tiny_resnet")
-    with pytest.raises(StretchError, match=noun):
+    with pytest.raises(StretchError, match=error):
         calibrate(build(result, halves(result.graph, "sum")), result, [torch.randn(shape)])
 
 
 @pytest.fixture(scope="module")
 def job(captured):
-    """The first branched segment: three batches, of which the last is held back; only that one is unlike noise of deviation 1."""
+    """A fit of the first branched segment on three batches; the last is held back and has twice the deviation."""
     result = captured("tiny_resnet")
     design = cpu_and("gpu", result.graph, "sum")
     number, part = next((i, s) for i, s in enumerate(design.segments) if not s.whole)
@@ -185,7 +185,7 @@ def job(captured):
 
 
 @pytest.mark.parametrize("choices", [ChoiceSettings(), ChoiceSettings(channels=False, blocks=False)])
-def test_error_is_that_of_the_batch_held_back(job, choices):
+def test_error_is_measured_on_the_batch_held_back(job, choices):
     with torch.no_grad():
         fitted = job().calibrate(True, choices)
     wrong = (fitted.outputs[2] - fitted.targets[2]).square().sum() / fitted.targets[2].square().sum()
@@ -193,7 +193,7 @@ def test_error_is_that_of_the_batch_held_back(job, choices):
 
 
 @given(sizes=st.lists(st.integers(4, 60), min_size=1, max_size=9), largest=st.sampled_from((1, 2**22, 2**30)))
-def test_every_image_is_fitted_to_or_held_back_whatever_the_batches(sizes, largest):
+def test_every_image_is_fitted_or_held_back_for_any_batches(sizes, largest):
     count = sum(sizes)
     images = torch.arange(count).float().reshape(-1, 1, 1, 1)
     batches, split = divide(images.split(sizes), largest)
@@ -201,16 +201,16 @@ def test_every_image_is_fitted_to_or_held_back_whatever_the_batches(sizes, large
     assert split.images == sum(len(batch) for batch in batches[: split.fitted])
     back = sorted(torch.cat(batches[split.fitted :]).flatten().tolist())
     assert len(back) == count - split.images == max(count // 5, min(count // 4, 16))
-    # Spread over all: no stretch of a sorted folder is missing from the choice or from the fits.
+    # Spread over all images: no part of a sorted folder is missing from the choice or from the fits.
     assert all(2 <= b - a <= 6 for a, b in itertools.pairwise(back))
     together, again = divide([images], largest)
     assert again == split
     assert all(torch.equal(a, b) for a, b in zip(batches, together, strict=True))
-    more, beside = divide([images], largest, [-1 - images])
-    assert beside.images == split.images + count
-    assert sorted(torch.cat(more).flatten().tolist()) == list(range(-count, count))
-    assert sorted(torch.cat(more[beside.fitted :]).flatten().tolist()) == back
-    assert all(len(batch) <= max(1, 2**25 // largest) for batch in [*batches, *more])
+    with_extra, extra_split = divide([images], largest, [-1 - images])
+    assert extra_split.images == split.images + count
+    assert sorted(torch.cat(with_extra).flatten().tolist()) == list(range(-count, count))
+    assert sorted(torch.cat(with_extra[extra_split.fitted :]).flatten().tolist()) == back
+    assert all(len(batch) <= max(1, 2**25 // largest) for batch in [*batches, *with_extra])
 
 
 def images_of_shape(*shape, seed=0):
@@ -229,7 +229,7 @@ def network():
     return net
 
 
-def test_renewed_statistics_are_the_mean_over_batches_and_momentum_is_kept():
+def test_renewed_statistics_are_the_mean_over_batches_and_momentum_stays():
     net, x = network(), list(images_of_shape(24, 3, 8, 8).split(8))
     weights = net[1].weight.clone()
     with torch.no_grad():
@@ -241,7 +241,7 @@ def test_renewed_statistics_are_the_mean_over_batches_and_momentum_is_kept():
     assert not any(m.training for m in net.modules())
 
 
-def test_rebased_statistics_are_the_data_s_and_the_function_stays():
+def test_rebased_statistics_are_those_of_the_data_and_the_function_stays():
     net, x = network(), list(images_of_shape(24, 3, 8, 8).split(8))
     with torch.no_grad():
         want = net(torch.cat(x))

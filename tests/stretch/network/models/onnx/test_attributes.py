@@ -1,4 +1,4 @@
-"""Every attribute of every ONNX operator that is read: it has its effect in ONNX Runtime, or it is refused by name."""
+"""Every attribute of every supported ONNX operator: it has the same effect as in ONNX Runtime, or it is refused by name."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ def rows(op, *others, **attrs):
 TABLES = (*ELEMENTS, *ALONG_AXES, *MOVES, *PLACES, *WINDOWS, *ROTATIONS, *LAYERS)
 BY_OP = {op: [case for case in TABLES if case.op == op] for op in dict.fromkeys(case.op for case in TABLES)}
 
-#: More nodes, where attributes count together or were others in earlier opsets; others read one image.
+#: More nodes, where attributes interact or differed in earlier opsets; all other nodes read one image.
 CASES = [
     *(case for cases in BY_OP.values() for case in cases[:: max(1, len(cases) // 2)][:2]),
     *[image(op, random((4, 1, 1), 1)) for op in ("Add", "Mul", "Sub", "Sum", "Div")],
@@ -78,7 +78,7 @@ CASES = [
     *[rows("Unsqueeze", whole(2)), rows("Unsqueeze", axes=[1])],
 ]
 
-#: Operators of bytes and truths, whose attributes are those of operators on reals or give the meaning of bytes.
+#: Operators on bytes and booleans, whose attributes are those of operators on floats or describe the bytes.
 OTHERS = {"ConvInteger", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "QLinearConv", "QLinearMatMul", "QuantizeLinear"}
 OTHERS |= {"And", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Not", "Or", "Where", "Xor"}
 CASES += [image(op) for op in sorted(RULES.keys() - OTHERS - {case.op for case in CASES}) if "." not in op]
@@ -112,7 +112,7 @@ WHOLE = {
 
 
 def values(attribute):
-    """Values that an attribute may have."""
+    """Return values to try for an attribute."""
     if attribute.type == defs.OpSchema.AttrType.INTS:
         return [*LISTS, *([[1, 0], [0], [-1], [1, 0, 1, 1], [0, 1, 0, 0]] if attribute.name in ("pads", "axes", "output_padding") else [])]
     usual = {defs.OpSchema.AttrType.FLOAT: [0.2, 1.7], defs.OpSchema.AttrType.FLOATS: [[0.3], [0.3, 0.4, 0.5]]}
@@ -120,7 +120,7 @@ def values(attribute):
 
 
 def history(op):
-    """Every form of an operator in opsets that are read: an opset and its attributes."""
+    """Yield each version of an operator in the supported opsets: an opset and its attributes."""
     forms = [schema for schema in defs.get_all_schemas_with_history() if (schema.name, schema.domain) == (op, "")]
     newer = sorted(schema.since_version for schema in forms)
     for schema in forms:
@@ -130,7 +130,7 @@ def history(op):
 
 
 def outcome(path, case):
-    """``same``, the message of its refusal, or its distance from ONNX Runtime's result; None where that computes nothing."""
+    """Return ``same``, the message of the refusal, or the distance from ONNX Runtime; None without a result to compare."""
     save(path, case)
     want = case.computed()
     if want is None or not all(np.isfinite(part).all() for part in want if part.dtype.kind == "f"):
@@ -151,7 +151,7 @@ def outcome(path, case):
     return "same"
 
 
-#: Attributes of which ONNX Runtime, or the node that is tried, takes no other value.
+#: Attributes for which ONNX Runtime, or the tested node, accepts no other value.
 SETTLED = {
     "Attention": {"left_window_size", "right_window_size"},
     "Cast": {"round_mode"},
@@ -169,7 +169,7 @@ SETTLED = {
 
 @pytest.mark.representatives(6)
 @pytest.mark.parametrize("op", sorted({case.op for case in CASES}))
-def test_attribute_counts_as_in_the_runtime_or_is_refused_by_name(tmp_path, op):
+def test_attribute_has_the_effect_it_has_in_the_runtime_or_is_refused_by_name(tmp_path, op):
     wrong, tried, known = [], set(SETTLED.get(op, ())), set()
     for case in (case for case in CASES if case.op == op):
         for opset, attributes in history(op):
@@ -178,17 +178,17 @@ def test_attribute_counts_as_in_the_runtime_or_is_refused_by_name(tmp_path, op):
             for name, attribute in attributes.items():
                 for value in values(attribute):
                     changed = replace(usual, attrs={**usual.attrs, name: value})
-                    came = outcome(tmp_path / "m.onnx", changed)
-                    tried |= {name} if came is not None else set()
-                    if isinstance(came, float) or (came not in (None, "same") and not (f"({op})" in came and name in came)):
-                        wrong.append((changed.attrs, opset, came))
+                    result = outcome(tmp_path / "m.onnx", changed)
+                    tried |= {name} if result is not None else set()
+                    if isinstance(result, float) or (result not in (None, "same") and not (f"({op})" in result and name in result)):
+                        wrong.append((changed.attrs, opset, result))
     assert not wrong
     assert tried >= known
 
 
 @pytest.mark.parametrize("kind", [TensorProto.INT32, TensorProto.INT64])
 @pytest.mark.parametrize("divisor", [3, [2, -3, 4]])
-def test_whole_quotients_are_rounded_towards_zero(tmp_path, kind, divisor):
+def test_integer_quotients_are_rounded_towards_zero(tmp_path, kind, divisor):
     numbers = np.asarray(divisor, {TensorProto.INT32: np.int32, TensorProto.INT64: np.int64}[kind])
     nodes = [
         helper.make_node("Cast", ["x"], ["whole"], to=kind),

@@ -1,4 +1,4 @@
-"""Files from anywhere: an unreadable one is one sentence, and no byte is read outside of the model's folder."""
+"""Untrusted files: an unreadable file is refused in one sentence, and nothing outside of the model's folder is read."""
 
 import numpy as np
 import onnx
@@ -33,7 +33,7 @@ def save(path, model, **more):
     return path
 
 
-def test_open_batch_is_one_and_an_open_size_must_be_given(tmp_path):
+def test_open_batch_size_becomes_one_and_any_other_open_size_must_be_given(tmp_path):
     assert read_module(save(tmp_path / "b.onnx", small(shape=("batch", 4, 5, 3)))).input_shape == (1, 4, 5, 3)
     path = save(tmp_path / "s.onnx", small(shape=("batch", 4, "h", "w")))
     with pytest.raises(UsageError, match=r"the size of the input `x` of .*s\.onnx is open") as caught:
@@ -44,7 +44,7 @@ def test_open_batch_is_one_and_an_open_size_must_be_given(tmp_path):
         read_module(path, (4, 8, 8))
 
 
-def test_weights_beside_the_file_are_read(tmp_path):
+def test_weights_in_a_file_next_to_the_model_are_read(tmp_path):
     path = save(tmp_path / "m.onnx", small(), save_as_external_data=True, location="w.bin", size_threshold=0)
     assert (tmp_path / "w.bin").is_file()
     np.testing.assert_array_equal(read_module(path).conv.weight.detach(), WEIGHT)
@@ -54,7 +54,7 @@ def test_weights_beside_the_file_are_read(tmp_path):
 
 
 def kept_elsewhere(location):
-    """The small network, whose weight is in another file."""
+    """Make the small network with its weight in another file."""
     model = small()
     weight = model.graph.initializer[0]
     weight.ClearField("raw_data")
@@ -74,7 +74,7 @@ def test_weights_outside_of_the_folder_are_not_read(tmp_path, location):
         read_module(save(folder / "m.onnx", kept_elsewhere(location.format(outside=outside))))
 
 
-def test_more_than_the_format_holds_beside_the_file_is_refused_before_it_is_read(tmp_path):
+def test_external_weights_larger_than_the_format_allows_are_refused_unread(tmp_path):
     (tmp_path / "w.bin").write_bytes(b"")
     model = kept_elsewhere("w.bin")
     model.graph.initializer[0].dims[:] = [1 << 20, 1 << 10]
@@ -83,7 +83,7 @@ def test_more_than_the_format_holds_beside_the_file_is_refused_before_it_is_read
 
 
 def changed(change):
-    """The small network after a change."""
+    """Return the small network after a change."""
     model = small()
     change(model)
     return model
@@ -94,7 +94,7 @@ def with_function(model):
     model.functions.append(helper.make_function("d", "f", ["a"], ["b"], [relu], model.opset_import))
 
 
-#: A weight that is listed among the inputs is none.
+#: A weight that is listed among the inputs is not an input.
 ONLY_WEIGHT = helper.make_tensor_value_info("w", TensorProto.FLOAT, WEIGHT.shape)
 DOUBLE = onnx.numpy_helper.from_array(WEIGHT.astype(np.float64), "w")
 
@@ -126,7 +126,7 @@ DOUBLE = onnx.numpy_helper.from_array(WEIGHT.astype(np.float64), "w")
         (net(helper.make_node("Conv", ["x", "x"], ["y"])), "its weight depends on the network's inputs"),
     ],
 )
-def test_file_that_is_no_network_is_refused_in_one_sentence(tmp_path, model, problem):
+def test_onnx_file_without_a_usable_network_is_refused_in_one_sentence(tmp_path, model, problem):
     with pytest.raises(StretchError, match=problem) as caught:
         read_module(save(tmp_path / "m.onnx", model))
     assert "\n" not in caught.value.message
@@ -134,7 +134,7 @@ def test_file_that_is_no_network_is_refused_in_one_sentence(tmp_path, model, pro
 
 
 @pytest.mark.parametrize("content", [None, b"", b"text"])
-def test_file_that_is_no_model_is_refused(tmp_path, content):
+def test_file_that_is_not_onnx_is_refused(tmp_path, content):
     path = tmp_path / "m.onnx"
     if content is not None:
         path.write_bytes(content)
@@ -155,7 +155,7 @@ VALUES = st.one_of(
 
 
 def attributes(op):
-    """Names of the attributes that an operator has."""
+    """Return the names of an operator's attributes."""
     schemas = [item for item in onnx.defs.get_all_schemas_with_history() if item.name == op and item.domain == ""]
     names = sorted({name for schema in schemas for name in schema.attributes})
     return names or ["alpha", "axis", "transB", "channels_last", "kernel_shape", "opset"]
@@ -163,7 +163,7 @@ def attributes(op):
 
 @st.composite
 def stored(draw):
-    """A stored tensor of any type, of small numbers or wild ones."""
+    """Draw a stored tensor of any type, with small or extreme numbers."""
     kind, shape = draw(st.sampled_from(KINDS)), draw(SIZES)
     numbers = np.random.default_rng(draw(st.integers(0, 9))).integers(-3, 9, shape)
     if draw(st.booleans()) and kind in (np.float32, np.int64):
@@ -175,7 +175,7 @@ def stored(draw):
 @pytest.mark.slow
 @settings(max_examples=examples(300))
 @given(st.sampled_from(sorted(RULES)), st.data())
-def test_node_with_anything_is_read_or_refused_in_one_sentence(tmp_path_factory, op, data):
+def test_node_with_any_inputs_and_attributes_is_read_or_refused_in_one_sentence(tmp_path_factory, op, data):
     domain, _, name = op.rpartition(".")
     names = attributes(name)
     chosen = data.draw(st.lists(st.sampled_from(names), max_size=4, unique=True)) if names else []
@@ -208,7 +208,7 @@ def test_node_with_anything_is_read_or_refused_in_one_sentence(tmp_path_factory,
         ("AffineGrid", [random((1, 2, 3)), whole(1, 1, 1 << 13, 1 << 13)], "a stored tensor too large"),
     ],
 )
-def test_tensor_that_cannot_be_stored_is_refused_before_it_is_made(op, reads, reason):
+def test_constant_that_is_too_large_or_not_computable_is_refused(op, reads, reason):
     def by_bundles():
         return compute_constant(helper.make_node(op, [f"r{i}" for i in range(len(reads))], ["y"]), reads, {}, 17)
 
@@ -230,12 +230,12 @@ def test_tensor_that_cannot_be_stored_is_refused_before_it_is_made(op, reads, re
     ],
     ids=lambda case: case.op,
 )
-def test_constants_of_operators_outside_bundles_are_folded_by_the_rules_of_networks(case):
+def test_constants_of_operators_that_bundles_lack_are_folded_with_torch(case):
     result = OnnxSite(case.inputs, case.op, "known", case.attrs, 1, Builder((1,)), case.opset)
     np.testing.assert_allclose(by_rule(RULES[case.op], result)[0], case.computed()[0], atol=1e-6)
 
 
-def test_site_tells_what_is_stored_from_what_is_computed():
+def test_site_distinguishes_stored_from_computed_inputs():
     b = Builder((1, 3))
     seen = OnnxSite([b.inputs["x"], np.array([4, 5]), None], "Op", "name", {"axes": [1]}, 1, b, 17)
     assert (seen.int_list("sizes", 1), seen.int_list("axes", 2), seen.int_list("pads", 3)) == ([4, 5], [1], None)

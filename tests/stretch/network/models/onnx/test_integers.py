@@ -18,28 +18,28 @@ pytestmark = pytest.mark.torch
 MS = "com.microsoft"
 X = (1, 4, 6, 5)
 
-#: Steps of the input and of the output; the second are so wide that nothing is cut off.
+#: Quantisation steps of the input and of the output; the output steps are wide enough to clip nothing.
 STEP, WIDE = np.float32(0.05), np.float32(0.25)
 
 
 def point(kind):
-    """A zero point in the middle of a type."""
+    """Return a zero point inside the range of a type."""
     return np.array(128 if kind == np.uint8 else 3, kind)
 
 
 def on_steps(shape, seed=0, span=60):
-    """Numbers that rounding changes by nothing."""
+    """Return multiples of `STEP`, which quantisation does not change."""
     return (np.random.default_rng(seed).integers(-span, span, shape) * STEP).astype(np.float32)
 
 
 def some_bytes(shape, kind, seed=1):
-    """Any bytes; signed ones of seven bits, since processors with AVX2 alone add pairs of products in sixteen."""
+    """Return random bytes; signed ones of 7 bits, as CPUs with AVX2 only add pairs of products in 16 bits."""
     low, high = (-64, 63) if kind == np.int8 else (0, 255)
     return np.random.default_rng(seed).integers(low, high + 1, shape).astype(kind)
 
 
 def agrees(folder, model, x, within):
-    """Assert that the module of a file computes what ONNX Runtime does node by node as they stand, to so much; gives the module."""
+    """Assert that a file's module differs from unoptimised ONNX Runtime by at most `within`; return the module."""
     path = folder / "m.onnx"
     onnx.save(model, str(path))
     want, got = ran(model, x, graph_optimization_level=onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL), computed(path, x)
@@ -50,7 +50,7 @@ def agrees(folder, model, x, within):
 
 
 def between(node, stored, kind=np.uint8, shape=X, step=WIDE, opset=17):
-    """A file whose node reads the bytes `q` of its input, and gives bytes `r` in wide steps."""
+    """Make a model whose node reads the input as bytes `q` and writes bytes `r` in wide steps."""
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
         *([node] if isinstance(node, onnx.NodeProto) else node),
@@ -130,7 +130,7 @@ def test_function_of_bytes_computes_what_the_runtime_does(tmp_path, op, attrs, k
     node = helper.make_node(op, [*"qsztu"], ["r"], domain=MS, **attrs)
     step = np.float32(1 / 64)
     x = on_steps(X, span=30)
-    # The runtime's averages round their sums once more; a table of functions rounds as its numbers are.
+    # The runtime rounds the sum of an average once more; table look-ups round as the table's numbers do.
     agrees(tmp_path, between(node, {}, kind, step=step), x, step * 1.01)
 
 
@@ -142,7 +142,7 @@ def test_tensors_of_several_steps_are_joined_as_the_runtime_does(tmp_path, axis)
     agrees(tmp_path, between([half, node], stored), on_steps(X, span=40) * 2, WIDE * 0.76)
 
 
-def test_choice_among_tensors_of_bytes_is_that_of_the_runtime(tmp_path):
+def test_where_on_tensors_of_bytes_computes_what_the_runtime_does(tmp_path):
     node = helper.make_node("QLinearWhere", ["m", *"qsz", "w", "ws", "wz", *"tu"], ["r"], domain=MS)
     mask = np.arange(X[-1]) % 2 == 0
     stored = {"m": mask, "w": np.array([7], np.uint8), "ws": np.float32(0.02), "wz": np.array(9, np.uint8)}
@@ -150,7 +150,7 @@ def test_choice_among_tensors_of_bytes_is_that_of_the_runtime(tmp_path):
 
 
 def dynamic(product, weight, **attrs):
-    """A file as `quantize_dynamic` writes it: rounded by its own range, multiplied as whole numbers, scaled, biased."""
+    """Make a model like `quantize_dynamic`: input quantised by its range, integer product, scale and bias."""
     bias = (1, 6, 1, 1) if product == "ConvInteger" else (6,)
     nodes = [
         helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
@@ -164,7 +164,7 @@ def dynamic(product, weight, **attrs):
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int8])
-def test_product_rounded_by_its_own_range_is_one_linear_layer(tmp_path, kind):
+def test_dynamically_quantised_product_is_one_linear_layer(tmp_path, kind):
     nodes, stored = dynamic("MatMulInteger", some_bytes((5, 6), kind))
     stored |= {"ws": (np.arange(6) + 1).astype(np.float32) / 100, "wz": np.full(6, 2, kind)}
     x = random((3, 5))
@@ -172,7 +172,7 @@ def test_product_rounded_by_its_own_range_is_one_linear_layer(tmp_path, kind):
     assert (functions(built), [layer.bias is None for layer in built.children()]) == (["Linear"], [False])
 
 
-def test_convolution_rounded_by_its_own_range_is_one_convolution(tmp_path):
+def test_dynamically_quantised_convolution_is_one_convolution(tmp_path):
     nodes, stored = dynamic("ConvInteger", some_bytes((6, 4, 3, 3), np.uint8), pads=[1, 1, 1, 1], strides=[2, 2])
     x = random(X)
     built = agrees(tmp_path, net(*nodes, stored=stored, shape=X), x, 36 * 253 * 0.01 * np.ptp(x) / 255 / 2)
@@ -180,7 +180,7 @@ def test_convolution_rounded_by_its_own_range_is_one_convolution(tmp_path):
 
 
 @pytest.mark.parametrize(("scale", "called"), [([1.0], []), ([0.5], ["mul"]), (np.arange(1, 6), ["mul"])], ids=str)
-def test_integers_that_are_no_product_are_scaled_unless_the_scale_is_one(tmp_path, scale, called):
+def test_integers_outside_of_products_are_scaled_unless_the_scale_is_one(tmp_path, scale, called):
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "one", "z"], ["q"]),
         helper.make_node("MatMulInteger", ["q", "w", "z"], ["i"]),
@@ -194,12 +194,12 @@ def test_integers_that_are_no_product_are_scaled_unless_the_scale_is_one(tmp_pat
 
 @settings(max_examples=examples(20))
 @given(st.sampled_from([0, 3, 128]), st.sampled_from([0.02, 0.05]), st.sampled_from(["Mul", "DequantizeLinear"]))
-def test_product_of_bytes_in_stated_steps_is_scaled_back(tmp_path_factory, zero, step, how):
+def test_product_of_bytes_with_stated_scales_is_scaled_back(tmp_path_factory, zero, step, scaling):
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
         helper.make_node("MatMulInteger", ["q", "w", "z"], ["i"]),
-        *([helper.make_node("Cast", ["i"], ["f"], to=1), helper.make_node("Mul", ["f", "both"], ["y"])] if how == "Mul" else []),
-        *([helper.make_node("DequantizeLinear", ["i", "both"], ["y"])] if how != "Mul" else []),
+        *([helper.make_node("Cast", ["i"], ["f"], to=1), helper.make_node("Mul", ["f", "both"], ["y"])] if scaling == "Mul" else []),
+        *([helper.make_node("DequantizeLinear", ["i", "both"], ["y"])] if scaling != "Mul" else []),
     ]
     x = np.random.default_rng(0).integers(0, 99, (3, 5)).astype(np.float32) * np.float32(step)
     stored = {"s": np.float32(step), "z": np.array(zero, np.uint8), "w": some_bytes((5, 6), np.int8), "both": np.float32(step * 0.01)}
@@ -209,7 +209,7 @@ def test_product_of_bytes_in_stated_steps_is_scaled_back(tmp_path_factory, zero,
 @pytest.mark.parametrize("op", ["Mul", "Add"])
 @pytest.mark.parametrize("rounds", [True, False])
 @pytest.mark.parametrize("shape", [(6, 1, 1), (4, 3), (2, 6, 1, 1), (3,)])
-def test_numbers_are_part_of_a_convolution_only_as_one_a_channel_of_whole_ones(tmp_path, op, rounds, shape):
+def test_factor_or_offset_joins_only_an_integer_convolution_and_only_per_channel(tmp_path, op, rounds, shape):
     weight = some_bytes((6, 4, 3, 3), np.int8)
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
@@ -228,7 +228,7 @@ W = {"w": some_bytes((5, 4), np.int8), "ws": np.float32(0.1), "wz": np.array(0, 
 
 @pytest.mark.parametrize("case", [False, True], ids=["per tensor", "per column"])
 @pytest.mark.parametrize("bias", [False, True])
-def test_products_that_the_runtime_joins_with_their_scales_are_one_layer(tmp_path, case, bias):
+def test_products_that_the_runtime_fuses_with_their_scales_are_one_layer(tmp_path, case, bias):
     more = {"ws": (np.arange(6) + 1).astype(np.float32) / 100, "wz": np.full(6, 2, np.int8)} if case else {}
     stored = {"w": some_bytes((5, 6), np.int8), "ws": np.float32([0.01]), "wz": np.int8([2]), "b": random((6,)), **more}
     x = on_steps((3, 5))
@@ -246,7 +246,7 @@ def test_products_that_the_runtime_joins_with_their_scales_are_one_layer(tmp_pat
 
 @pytest.mark.parametrize("options", [1, 2])
 @pytest.mark.parametrize("case", [False, True], ids=["per tensor", "per gate"])
-def test_recurrent_layer_rounded_by_its_own_ranges_computes_what_the_runtime_does(tmp_path, options, case):
+def test_dynamically_quantised_recurrent_layer_computes_what_the_runtime_does(tmp_path, options, case):
     scales = {f"{name}s": np.full((options, 12) if case else options, 0.004, np.float32) for name in "wr"}
     zeros = {f"{name}z": np.zeros((options, 12) if case else options, np.int8) for name in "wr"}
     stored = {"w": some_bytes((options, 5, 12), np.int8), "r": some_bytes((options, 3, 12), np.int8), "b": random((options, 24))}
@@ -257,7 +257,7 @@ def test_recurrent_layer_rounded_by_its_own_ranges_computes_what_the_runtime_doe
 
 
 def product(read="q", zero="wz"):
-    """A product of bytes with stored ones."""
+    """Make a product of bytes with stored bytes."""
     return helper.make_node("QLinearMatMul", [read, *"szw", "ws", zero, *"tu"], ["r"])
 
 
@@ -298,7 +298,7 @@ def steps(scale, zero, kind=np.uint8):
     return Quantisation(np.asarray(scale, np.float32), np.asarray(zero, kind))
 
 
-def test_only_what_moves_bytes_keeps_their_steps():
+def test_only_operators_that_move_bytes_keep_the_quantisation():
     current = steps(0.1, 3)
     assert common_quantisation("Concat", [current, None, steps(0.1, 3)]) is current
     assert common_quantisation("Tanh", [None]) is None
@@ -308,7 +308,7 @@ BUILDER = Builder((2, 3))
 
 
 @pytest.mark.parametrize(
-    ("call", "noun"),
+    ("call", "reason"),
     [
         (lambda: steps([0.1] * 3, [0] * 3).dequantize(np.zeros((2, 4), np.uint8), 1), "3 scales for the shape"),
         (lambda: requantise(BUILDER, BUILDER.inputs["x"], steps([0.1] * 3, 0), steps(0.1, 0)), "other scales"),
@@ -317,6 +317,6 @@ BUILDER = Builder((2, 3))
         (lambda: common_quantisation("Concat", [steps(0.1, 3), steps(0.2, 3)]), "several scales"),
     ],
 )
-def test_steps_that_fit_no_axis_or_no_operator_are_refused(call, noun):
-    with pytest.raises(StretchError, match=noun):
+def test_scales_that_fit_no_axis_or_no_operator_are_refused(call, reason):
+    with pytest.raises(StretchError, match=reason):
         call()

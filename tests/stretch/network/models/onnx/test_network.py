@@ -1,4 +1,4 @@
-"""Whole networks, from files that several exporters wrote: the graph of the module itself, and the runtime's numbers."""
+"""Whole networks in files of several exporters: the graph of the original module and the numbers of the runtime."""
 
 import warnings
 
@@ -19,20 +19,20 @@ from stretch.network.models.load import load_model  # noqa: E402
 
 
 def export(module, shape, path, dynamo, opset=17):
-    """Write a module as torch's newer or older exporter does."""
-    more = {"external_data": False, "verbose": False} if dynamo else {}
+    """Write a module with torch's newer or older exporter."""
+    options = {"external_data": False, "verbose": False} if dynamo else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(
-            module.eval(), (torch.zeros(shape),), str(path), dynamo=dynamo, opset_version=max(opset, 18) if dynamo else opset, **more
+            module.eval(), (torch.zeros(shape),), str(path), dynamo=dynamo, opset_version=max(opset, 18) if dynamo else opset, **options
         )
     return path
 
 
 def canonical(graph):
-    """Operators in an order that only their connections decide, without their names.
+    """Return the operators without names, in an order that depends only on their connections.
 
-    Exporters leave out what returns what it reads, and fold a batch norm into the convolution that it alone reads.
+    Exporters leave out identity operators, and fold a batch norm into a convolution with no other reader.
     """
     at, result = {}, []
 
@@ -64,7 +64,7 @@ def test_both_exporters_give_the_graph_of_the_module(tmp_path, name, dynamo):
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for key, parameter in module.named_parameters():
-            if key.endswith("bias"):  # an exporter would leave out one that is zero
+            if key.endswith("bias"):  # an exporter would leave out a bias of zeros
                 parameter.add_(torch.rand(parameter.shape, generator=generator) / 50 + 0.01)
     path = export(module, shape, tmp_path / "m.onnx", dynamo)
     result, x = read_module(path), random(shape)
@@ -72,7 +72,7 @@ def test_both_exporters_give_the_graph_of_the_module(tmp_path, name, dynamo):
     check_numbers(result, torch.from_numpy(ran(path, x)), torch.from_numpy(x))
 
 
-def test_file_of_int8_becomes_a_network_of_reals_and_says_what_it_left_out(tmp_path):
+def test_int8_file_becomes_a_float_network_and_warns_what_it_left_out(tmp_path):
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
 
     class Reader(CalibrationDataReader):
@@ -95,11 +95,11 @@ def test_file_of_int8_becomes_a_network_of_reals_and_says_what_it_left_out(tmp_p
     assert canonical(capture(module, shape).graph) == canonical(capture(read_module(path), shape).graph)
     x = random(shape, 9)
     real, rounded = computed(path, x), computed(tmp_path / "q.onnx", x)
-    # Rounded weights change the output, by some parts of 127.
+    # Rounded weights change the output by a few parts of 127.
     assert 0 < np.abs(real - rounded).max() < 0.2 * np.abs(real).max()
 
 
-def test_sizes_that_a_file_works_out_of_its_input_are_numbers(tmp_path):
+def test_sizes_computed_from_the_input_shape_become_constants(tmp_path):
     nodes = [
         helper.make_node("Shape", ["x"], ["s"]),
         helper.make_node("Gather", ["s", "zero"], ["n"]),
@@ -112,7 +112,7 @@ def test_sizes_that_a_file_works_out_of_its_input_are_numbers(tmp_path):
     assert functions(read_module(tmp_path / "m.onnx")) == ["flatten"]
 
 
-def test_stored_tensors_are_computed_by_the_rules_of_networks_where_bundles_know_none(tmp_path):
+def test_constants_of_operators_without_a_bundle_rule_are_folded(tmp_path):
     """Constants are folded with torch's function."""
     nodes = [helper.make_node("Hardmax", ["w"], ["h"], axis=-1), helper.make_node("Mul", ["x", "h"], ["y"])]
     model = net(*nodes, stored={"w": random((4, 5, 3))})
@@ -122,7 +122,7 @@ def test_stored_tensors_are_computed_by_the_rules_of_networks_where_bundles_know
 
 
 def of_tensorflow(normalised):
-    """Channels last outside, first within: a convolution between two transpositions, a rectifier, another one, a mean."""
+    """Make a model with channels last outside, first inside: transposed convolutions, a ReLU, a mean."""
     nodes = [
         *([helper.make_node("Sub", ["x", "mean"], ["c"])] if normalised else []),
         helper.make_node("Transpose", ["c" if normalised else "x"], ["a"], perm=[0, 3, 1, 2]),
@@ -140,7 +140,7 @@ def of_tensorflow(normalised):
 
 
 @pytest.mark.parametrize("normalised", [False, True])
-def test_image_whose_channels_are_last_is_read_with_channels_second(tmp_path, normalised):
+def test_image_with_channels_last_is_read_with_channels_second(tmp_path, normalised):
     x, model = random((1, 8, 8, 3)), of_tensorflow(normalised)
     onnx.save(model, str(tmp_path / "m.onnx"))
     checked = read_module(tmp_path / "m.onnx", (1, 3, 8, 8))
@@ -153,8 +153,8 @@ def test_image_whose_channels_are_last_is_read_with_channels_second(tmp_path, no
     assert [kind for kind in kinds if kind in ("conv", "relu", "global_avg_pool", "opaque")] == ["conv", "relu", "conv", "global_avg_pool"]
 
 
-def decided(start, twice):
-    """An `If` on whether the shape of a tensor begins with 1, as torch exports a squeeze; both `If`s of a file call what is within alike."""
+def decided(start, output):
+    """Make an `If` on a size of a tensor, as torch exports a squeeze; inner names are equal in all `If`s of a file."""
 
     def branch(name, *nodes, weights=()):
         return helper.make_graph(list(nodes), name, [], [onnx.ValueInfoProto(name="inner")], weights)
@@ -166,12 +166,12 @@ def decided(start, twice):
         helper.make_node("Shape", [start], [f"shape_{start}"]),
         helper.make_node("Gather", [f"shape_{start}", "axis"], [f"size_{start}"]),
         helper.make_node("Equal", [f"size_{start}", "four"], [f"four_{start}"]),
-        helper.make_node("If", [f"four_{start}"], [twice], then_branch=doubled, else_branch=other),
+        helper.make_node("If", [f"four_{start}"], [output], then_branch=doubled, else_branch=other),
     ]
 
 
 @pytest.mark.parametrize("axis", [1, 2])
-def test_branch_that_the_sizes_decide_is_part_of_the_network(tmp_path, axis):
+def test_branch_of_an_if_on_sizes_is_part_of_the_network(tmp_path, axis):
     nodes = [helper.make_node("Conv", ["x", "w"], ["h"]), *decided("h", "a"), *decided("a", "y")]
     model = net(*nodes, stored={"w": random((4, 4, 1, 1)), "axis": np.int64(axis), "four": np.int64(4)})
     same(tmp_path / "m.onnx", model, random((1, 4, 5, 3), 1))

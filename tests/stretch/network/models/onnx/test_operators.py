@@ -1,4 +1,4 @@
-"""Operators of ONNX files as torch's, also where several nodes are one of torch, against ONNX Runtime."""
+"""Operators of ONNX files in torch against ONNX Runtime, also where several nodes become one torch operator."""
 
 from math import pi, sqrt
 
@@ -120,7 +120,7 @@ REDUCTIONS = ["none", "add", "mul", "max", "min"]
 
 
 def pointed(shape, sizes, seed=0):
-    """Indices into axes of these sizes, from the first or the last, no two of them alike."""
+    """Return distinct indices into axes of these sizes, positive or negative."""
     flat = np.random.default_rng(seed).choice(int(np.prod(sizes)), int(np.prod(shape)), replace=False).reshape(shape)
     places = np.stack(np.unravel_index(flat, sizes), -1)
     return np.where(np.random.default_rng(seed + 1).random(places.shape) < 0.5, places, places - np.array(sizes)).astype(np.int64)
@@ -223,7 +223,7 @@ def test_operator_computes_what_the_runtime_does(tmp_path, case):
 
 
 def resized(*sizes, **attrs):
-    """An image of other sizes."""
+    """Make a resize of an image to other sizes."""
     return Case("Resize", [random(X), None, None, whole(1, *sizes)], attrs)
 
 
@@ -299,7 +299,7 @@ def resized(*sizes, **attrs):
         (layer("LSTM", size=5), "its weights have the shapes"),
     ],
 )
-def test_operator_without_a_form_in_torch_is_refused_with_its_node(tmp_path, case, reason):
+def test_operator_that_torch_cannot_express_is_refused_with_its_node(tmp_path, case, reason):
     path = save(tmp_path / "m.onnx", case)
     with pytest.raises(StretchError, match=rf"node `{case.op}_0` \({case.op}\) of .*m\.onnx cannot be read: .*{reason}"):
         read_module(path)
@@ -310,7 +310,7 @@ def test_operator_without_a_form_in_torch_is_refused_with_its_node(tmp_path, cas
 def test_gate_times_another_tensor_computes_what_onnx_says(tmp_path, alpha):
     model = net(helper.make_node("SwiGLU", ["x", "other"], ["y"], alpha=alpha), stored={"other": random(SMALL, 1)}, shape=SMALL, opset=28)
     onnx.save(model, str(tmp_path / "m.onnx"))
-    # ONNX Runtime has none yet.
+    # ONNX Runtime does not have this operator yet.
     [want] = ReferenceEvaluator(model).run(None, {"x": random(SMALL)})
     np.testing.assert_allclose(computed(tmp_path / "m.onnx", random(SMALL)), want, rtol=1e-5, atol=1e-6)
 
@@ -341,7 +341,7 @@ NUMBERS = {name: np.float32(value) for name, value in (FACTORS | {str(n): n for 
 
 
 def nodes(*lines):
-    """Nodes written as `result = Operator first second …`."""
+    """Parse nodes written as `result = Operator first second …`."""
     built = []
     for line in lines:
         result, _, call = line.partition(" = ")
@@ -383,14 +383,14 @@ WRITTEN_CASES = [(name, lines) for name, options in (WRITTEN | {"": NEARLY}).ite
 
 
 @pytest.mark.parametrize(("name", "lines"), WRITTEN_CASES, ids=lambda part: part if isinstance(part, str) else " ".join(part))
-def test_activation_is_found_however_it_is_written_and_what_is_nearly_one_stays_what_it_is(tmp_path, name, lines):
+def test_activation_is_found_in_every_form_and_an_almost_activation_stays_as_nodes(tmp_path, name, lines):
     called = same(tmp_path / "m.onnx", net(*nodes(*lines), stored=NUMBERS), random((1, 4, 5, 3), scale=3 if name else 1))
     assert called == [name] if name else len(called) == len(lines)
 
 
 @pytest.mark.parametrize("zero", [np.uint8(0), np.int8(-128)])
 @pytest.mark.parametrize(("scale", "rectifier"), [(0.01, "relu"), (6 / 255, "relu6")])
-def test_range_from_zero_on_is_a_rectifier(tmp_path, zero, scale, rectifier):
+def test_quantised_range_that_begins_at_zero_is_a_rectifier(tmp_path, zero, scale, rectifier):
     nodes = [
         helper.make_node("Sin", ["x"], ["t"]),
         helper.make_node("QuantizeLinear", ["t", "scale", "zero"], ["q"]),
@@ -416,7 +416,7 @@ def test_reduction_computes_what_the_runtime_does(tmp_path, op, keep, axes):
 
 @pytest.mark.parametrize("axis", [1, -1])
 @pytest.mark.parametrize("largest", [0, 1])
-def test_largest_elements_and_their_places_are_those_of_the_runtime(tmp_path, axis, largest):
+def test_largest_elements_and_their_indices_are_those_of_the_runtime(tmp_path, axis, largest):
     nodes = [
         helper.make_node("TopK", ["x", "k"], ["v", "i"], axis=axis, largest=largest),
         helper.make_node("Cast", ["i"], ["r"], to=1),
@@ -438,7 +438,7 @@ def norm_node(kind, *names):
 
 
 def written(**changes):
-    """The nodes of a layer norm, by what they write; `changes` replace some of them."""
+    """Make a model of a layer norm's nodes; `changes` replace nodes by the name of their result."""
     nodes = {
         "m": mean("x", "m"),
         "d": norm_node("Sub", "x", "m", "d"),
@@ -466,7 +466,7 @@ NO_LAYER_NORMS = [
 
 
 @pytest.mark.parametrize("changes", [*LAYER_NORMS, *NO_LAYER_NORMS], ids=str)
-def test_layer_norm_of_several_nodes_is_one_module_and_what_is_nearly_one_stays_nodes(tmp_path, changes):
+def test_layer_norm_of_several_nodes_is_one_module_and_an_almost_layer_norm_stays_nodes(tmp_path, changes):
     called = same(tmp_path / "m.onnx", written(**changes), random(LAYER_NORMS_X))
     assert called == ["LayerNorm"] if changes in LAYER_NORMS else "LayerNorm" not in called
 
@@ -497,14 +497,14 @@ def folder(tmp_path_factory):
 
 
 @given(st.booleans(), st.sampled_from([None, (5,), (1, 5), (1,), ()]), st.sampled_from([1.0, 0.5]), st.sampled_from([1.0, 2.0]))
-def test_general_product_is_a_linear_layer(folder, turned, bias, alpha, beta):
+def test_gemm_is_a_linear_layer(folder, turned, bias, alpha, beta):
     weights = [random((5, 3) if turned else (3, 5), 1), *([] if bias is None else [random(bias, 2)])]
     built = agrees(folder, Case("Gemm", [random((2, 3)), *weights], {"transB": int(turned), "alpha": alpha, "beta": beta}))
     assert [layer.bias is None for layer in built.children()] == [bias is None]
 
 
 @pytest.mark.parametrize(("attrs", "sizes", "opset"), [({}, [1, 3], 20), ({"num_outputs": 2}, None, 20), ({"split": [3, 1]}, None, 11)])
-def test_parts_of_a_split_are_those_of_the_runtime(tmp_path, attrs, sizes, opset):
+def test_split_computes_what_the_runtime_does(tmp_path, attrs, sizes, opset):
     nodes = [
         helper.make_node("Split", ["x", *(["sizes"] if sizes else [])], ["one", "other"], axis=1, **attrs),
         helper.make_node("Concat", ["other", "one"], ["y"], axis=1),
@@ -513,7 +513,7 @@ def test_parts_of_a_split_are_those_of_the_runtime(tmp_path, attrs, sizes, opset
 
 
 def follows(folder, node, shape, cut, size, **stored):
-    """Assert that a node with indices that the network computes does what the runtime does."""
+    """Assert that a node with computed indices agrees with the runtime."""
     model = net(
         helper.make_node("Slice", ["x", *cut], ["piece"]),
         helper.make_node("Abs", ["piece"], ["plain"]),
@@ -535,21 +535,21 @@ CUT = {"starts": whole(0, 0), "ends": whole(2, 2), "axes": whole(0, 1)}
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])
-def test_places_that_the_network_computes_are_gathered(tmp_path, axis):
+def test_computed_indices_are_gathered(tmp_path, axis):
     size = (3, 4, 5)[axis] - 0.01
     for op in ("Gather", "GatherElements"):
         follows(tmp_path, helper.make_node(op, ["x", "i"], ["r"], axis=axis), (3, 4, 5), list(CUT), size, **CUT)
 
 
 @pytest.mark.parametrize("batch", [0, 1])
-def test_tuples_of_places_that_the_network_computes_are_gathered(tmp_path, batch):
+def test_computed_tuples_of_indices_are_gathered(tmp_path, batch):
     cut = {"starts": whole(0), "ends": whole(2), "axes": whole(2)}
     sizes = np.array([[3, 4], [4, 5]][batch]) - 0.01
     follows(tmp_path, helper.make_node("GatherND", ["x", "i"], ["r"], batch_dims=batch), (3, 4, 5), list(cut), sizes, **cut)
 
 
 @pytest.mark.parametrize("how", ["add", "max"])
-def test_numbers_are_written_where_the_network_computes(tmp_path, how):
+def test_numbers_are_scattered_to_computed_indices(tmp_path, how):
     node = helper.make_node("ScatterElements", ["x", "i", "plain"], ["r"], axis=1, reduction=how)
     follows(tmp_path, node, (3, 4, 5), list(CUT), 3.9, **CUT)
     cut = {"starts": whole(0), "ends": whole(1), "axes": whole(2)}
@@ -558,7 +558,7 @@ def test_numbers_are_written_where_the_network_computes(tmp_path, how):
 
 
 @given(st.data())
-def test_any_stored_tuples_of_places_are_those_of_numpy(tmp_path_factory, data):
+def test_stored_tuples_of_indices_gather_what_numpy_does(tmp_path_factory, data):
     shape = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple))
     depth = data.draw(st.integers(1, len(shape)))
     count = data.draw(st.integers(1, int(np.prod(shape[:depth]))))
@@ -574,11 +574,11 @@ def test_convolution_over_one_to_three_axes_computes_what_the_runtime_does(folde
 
 
 @given(windows("MaxPool"), st.integers(0, 99))
-def test_largest_elements_are_those_of_the_runtime(folder, case, seed):
+def test_max_pooling_computes_what_the_runtime_does(folder, case, seed):
     case.attrs["dilations"] = [1] * len(case.attrs["kernel_shape"])
     case.inputs = [random(case.inputs[0].shape, seed)]
     before, behind = np.array_split(case.attrs["pads"], 2)
-    # Windows that torch's pools do not take are padded before them, which is not the same where they round up.
+    # Pools with a padding that torch refuses are padded before, which differs where sizes are rounded up.
     assume(not case.attrs["ceil_mode"] or ((before == behind).all() and (before <= np.array(case.attrs["kernel_shape"]) // 2).all()))
     assume(case.computed() is not None)
     agrees(folder, case)
@@ -589,7 +589,7 @@ SIDES = st.tuples(st.integers(2, 9), st.integers(2, 9))
 
 
 @given(SIDES, SIDES, st.sampled_from(COORDINATES), st.sampled_from(["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"]))
-def test_nearest_pixels_are_those_of_the_runtime(folder, old, new, coordinates, how):
+def test_nearest_resizing_computes_what_the_runtime_does(folder, old, new, coordinates, how):
     assume(old != new)
     attrs = {"mode": "nearest", "coordinate_transformation_mode": coordinates, "nearest_mode": how}
     agrees(folder, Case("Resize", [random((1, 2, *old)), None, None, whole(1, 2, *new)], attrs))
@@ -603,13 +603,13 @@ def test_smooth_resizing_by_fractions_computes_what_the_runtime_does(folder, old
 
 
 @pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
-def test_image_that_keeps_its_size_stays_as_it_is(tmp_path, mode):
+def test_resizing_to_the_same_size_changes_nothing(tmp_path, mode):
     nodes = [helper.make_node("Resize", ["x", "", "scales"], ["r"], mode=mode), helper.make_node("Tanh", ["r"], ["y"])]
     x = random((1, 2, 4, 3))
     same(tmp_path / "m.onnx", net(*nodes, stored={"scales": np.array([1, 1, 1.2, 1.3], np.float32)}, shape=x.shape), x)
 
 
-def test_pixels_that_are_repeated_are_torchs_own(tmp_path):
+def test_resizing_that_repeats_pixels_is_one_interpolation_of_torch(tmp_path):
     for coordinates, how in (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor")):
         attrs = {"mode": "nearest", "coordinate_transformation_mode": coordinates, "nearest_mode": how}
         assert functions(agrees(tmp_path, Case("Resize", [random(X), None, np.array([1, 1, 2, 3], np.float32)], attrs))) == ["interpolate"]

@@ -1,4 +1,4 @@
-"""TFLite files of a few operators, LiteRT's results for them, and whether the module that is read from them agrees."""
+"""TFLite files of a few operators, and checks of the module that is read from them against LiteRT."""
 
 import numpy as np
 import torch
@@ -12,28 +12,28 @@ CLOSE = 1e-4
 
 NUMBERS = {name: number for number, name in NAMES.items()}
 TABLES = {table: number for number, table in ANY_TFLITE.unions["BuiltinOptions"].items()}
-#: Versions of operators that the runtime has no first one of.
+#: Versions of operators whose first version the runtime lacks.
 VERSIONS = {"BROADCAST_TO": 2}
 KINDS = {kind: number for number, kind in ANY_TYPES.items()}
 
 
-#: Tables of settings whose names are not those of their operators.
+#: Names of option tables that differ from the names of their operators.
 NAMED = {**dict.fromkeys(("SUM", "REDUCE_MIN", "REDUCE_PROD"), "Reducer"), "L2_NORMALIZATION": "L2Norm"}
 
 
 def op(code, inputs, outputs=("y",), **settings):
-    """One operator; its inputs and outputs by name, None for one that is left out."""
+    """Return an operator with its inputs and outputs by name; None is an omitted input."""
     return code, list(inputs), list(outputs), settings
 
 
 def table_of(code):
-    """The number of an operator's table of settings; None if it has none."""
+    """Return the number of an operator's option table; None without one."""
     name = OPERATORS[code].options if code in OPERATORS else f"{NAMED.get(code, code.replace('_', ''))}Options"
     return {table.lower(): number for table, number in TABLES.items()}.get(str(name).lower())
 
 
 def model(*operators, stored=None, shape=(1, 6, 5, 4), outputs=("y",), kinds=None, scales=None):
-    """The tables of a file that reads `x`, or several by name; `stored` are arrays, `kinds` and `scales` those of other tensors, by name."""
+    """Return the tables of a file that reads `x`, or inputs by name; arrays, types and scales are given by name, too."""
     stored, kinds, scales = stored or {}, kinds or {}, scales or {}
     entries = shape if isinstance(shape, dict) else {"x": shape}
     names = [*entries, *stored, *(name for operator in operators for name in operator[2])]
@@ -70,13 +70,13 @@ def model(*operators, stored=None, shape=(1, 6, 5, 4), outputs=("y",), kinds=Non
 
 
 def write(path, *operators, **more):
-    """A file of some operators; gives the path."""
+    """Write a file of some operators; return the path."""
     path.write_bytes(bytes(ANY_TFLITE.encode(model(*operators, **more))))
     return path
 
 
 def ran(path, *inputs):
-    """The first result of LiteRT's own kernels for a file; `inputs` in order, as the file has them."""
+    """Return the first result of LiteRT's built-in kernels; `inputs` have the order and layout of the file."""
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
     runtime = Interpreter(str(path), experimental_op_resolver_type=OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES)
@@ -88,22 +88,22 @@ def ran(path, *inputs):
 
 
 def to_first(x):
-    """An image as torch has it."""
+    """Convert an image from NHWC to NCHW; return other arrays unchanged."""
     return np.ascontiguousarray(x.transpose(0, 3, 1, 2)) if x.ndim == 4 else x
 
 
 def computed(path, x):
-    """Output of the module of a file; `x` as the file has it."""
+    """Return the output of the module of a file; `x` has the layout of the file."""
     module = read_module(path)
     with torch.no_grad():
         return module(torch.from_numpy(x if module.input_shape == x.shape else to_first(x))).numpy()
 
 
 def agrees(path, x=None, close=CLOSE):
-    """Assert that the module of a file computes what LiteRT does; gives the module."""
+    """Assert that the module of a file computes what LiteRT does; return the module."""
     x = random((1, 6, 5, 4)) if x is None else x
     want, got = ran(path, x), computed(path, x)
-    # Images come as torch has them, all else as the file does.
+    # Images have the layout of torch, other results that of the file.
     result = [value for value in (want, to_first(want)) if value.shape == got.shape]
     assert result, f"{got.shape} is not {want.shape}"
     slack = close * max(1.0, float(np.abs(want).max()))

@@ -1,4 +1,4 @@
-"""TFLite files against LiteRT: each operator, and whole networks, those that nn-stretch writes and those of others."""
+"""TFLite files against LiteRT: each operator, and whole networks of nn-stretch and of other converters."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -35,7 +35,7 @@ def whole(*numbers):
 
 @dataclass
 class File:
-    """A file of some operators, its input, and its functions in torch, where known."""
+    """A file of some operators, its input, and the expected torch functions, if known."""
 
     operators: list
     more: dict[str, Any]
@@ -43,12 +43,12 @@ class File:
     calls: list[str] | None = None
 
     def __str__(self):
-        """Its operators and their settings."""
+        """Name the operators and their settings."""
         return "-".join(f"{code} {settings}" for code, _, _, settings in self.operators)
 
 
 def file(*operators, x=None, calls=None, **more):
-    """A file whose input has the shape of `x`."""
+    """Describe a file whose input has the shape of `x`."""
     return File(list(operators), more | ({} if x is None else {"shape": x.shape}), x, calls)
 
 
@@ -172,7 +172,7 @@ MOVES = [
     ],
     *[file(op("PAD", ["x", "w"]), stored={"w": whole(*widths)}) for widths in (ROWS, ((0, 0), (0, 0), (0, 0), (2, 1)), ONE_SIDE)],
     *[file(op("PADV2", ["x", "w", "v"]), stored={"w": whole(*widths), "v": np.float32(0.7)}) for widths in (ROWS, ONE_SIDE)],
-    # torch mirrors the axes of an image alone
+    # torch mirrors only the axes of an image
     file(op("MIRROR_PAD", ["x", "w"]), stored={"w": whole(*ROWS)}),
     *[
         file(
@@ -223,7 +223,7 @@ def test_reduction_computes_what_the_runtime_does(tmp_path, code, axes, keep):
 
 @pytest.mark.parametrize("reshaped", [False, True])
 @pytest.mark.parametrize("active", [False, True])
-def test_matrix_of_a_flattened_image_has_its_columns_in_the_order_of_torch(tmp_path, reshaped, active):
+def test_linear_layer_after_flattening_has_its_columns_in_the_order_of_torch(tmp_path, reshaped, active):
     steps = [("RESHAPE", ["shape"], "r")] * reshaped + [("RELU", [], "a")] * active + [("FULLY_CONNECTED", ["w", "b"], "y")]
     reads = ["x", *(writes for _, _, writes in steps)]
     operators = [op(code, [read, *more], [writes]) for read, (code, more, writes) in zip(reads, steps, strict=False)]
@@ -232,7 +232,7 @@ def test_matrix_of_a_flattened_image_has_its_columns_in_the_order_of_torch(tmp_p
     assert ("permute" in called, called[-1]) == (False, "Linear")
 
 
-def test_custom_operator_is_refused_as_one_even_where_it_is_named_like_an_own_one(tmp_path):
+def test_custom_operator_named_like_a_builtin_is_refused_as_custom(tmp_path):
     tables = model(op("RELU", ["x"], ["r"]), op("NEG", ["r"]))
     tables["operator_codes"][1] |= {"builtin_code": 32, "deprecated_builtin_code": 32, "custom_code": "RELU"}
     (tmp_path / "m.tflite").write_bytes(bytes(ANY_TFLITE.encode(tables)))
@@ -241,7 +241,7 @@ def test_custom_operator_is_refused_as_one_even_where_it_is_named_like_an_own_on
     assert "own operators" in refused.value.hint
 
 
-def test_row_becomes_the_image_again(tmp_path):
+def test_row_reshaped_to_the_image_needs_no_permutation(tmp_path):
     operators = [op("RESHAPE", ["x", "a"], ["r"]), op("RELU", ["r"], ["p"]), op("RESHAPE", ["p", "b"])]
     result = agrees(write(tmp_path / "m.tflite", *operators, stored={"a": whole(1, 120), "b": whole(*X)}))
     assert "permute" not in functions(result)
@@ -253,13 +253,13 @@ def folder(tmp_path_factory):
 
 
 @given(st.permutations(range(4)), st.permutations(range(4)))
-def test_orders_of_axes_are_those_of_the_file(folder, first, second):
+def test_transpositions_compute_what_the_runtime_does(folder, first, second):
     operators = [op("TRANSPOSE", ["x", "a"], ["t"]), op("NEG", ["t"], ["n"]), op("TRANSPOSE", ["n", "b"])]
     agrees(write(folder / "order.tflite", *operators, stored={"a": whole(*first), "b": whole(*second)}))
 
 
 @given(st.data())
-def test_part_of_each_axis_is_that_of_the_file(folder, data):
+def test_slice_computes_what_the_runtime_does(folder, data):
     begins = [data.draw(st.integers(0, n - 1)) for n in X]
     sizes = [data.draw(st.sampled_from([-1, *range(1, n - begin + 1)])) for n, begin in zip(X, begins, strict=True)]
     stored = {"b": whole(*begins), "s": whole(*sizes)}
@@ -267,7 +267,7 @@ def test_part_of_each_axis_is_that_of_the_file(folder, data):
 
 
 @given(st.data())
-def test_strided_part_is_that_of_the_file(folder, data):
+def test_strided_slice_computes_what_the_runtime_does(folder, data):
     begins = [data.draw(st.integers(-n, n - 1)) for n in X]
     ends = [data.draw(st.integers(begin % n + 1, n)) for n, begin in zip(X, begins, strict=True)]
     strides = [data.draw(st.integers(1, 3)) for _ in X]
@@ -276,7 +276,7 @@ def test_strided_part_is_that_of_the_file(folder, data):
     if masks["begin_mask"] & masks["shrink_axis_mask"] or not shown:
         masks["begin_mask"] &= ~masks["shrink_axis_mask"]
     stored = {"b": whole(*begins), "e": whole(*ends), "s": whole(*strides)}
-    # a smaller input is read once, and runtimes ask for a stride of 1
+    # an axis that is removed is read at one index, and runtimes require a stride of 1
     stored["s"][[bool(masks["shrink_axis_mask"] >> i & 1) for i in range(4)]] = 1
     operators = [op("STRIDED_SLICE", ["x", "b", "e", "s"], ["p"], **masks), op("NEG", ["p"])]
     agrees(write(folder / "strided.tflite", *operators, stored=stored))
@@ -323,7 +323,7 @@ def site(*inputs, **settings):
 
 
 @pytest.mark.parametrize(
-    ("call", "noun"),
+    ("call", "reason"),
     [
         (lambda: site(TfliteView(B.inputs["x"]), None).view(1), "no input 1"),
         (lambda: site(TfliteView(B.inputs["x"])).image(), "which is no image"),
@@ -332,8 +332,8 @@ def site(*inputs, **settings):
         (lambda: align_operands(site(np.zeros(3, np.float32)), (0,)), "no tensor of the network"),
     ],
 )
-def test_missing_input_or_tensor_that_is_no_image_is_refused(call, noun):
-    with pytest.raises(StretchError, match=noun):
+def test_missing_input_or_tensor_that_is_no_image_is_refused(call, reason):
+    with pytest.raises(StretchError, match=reason):
         call()
 
 
@@ -341,13 +341,13 @@ WAYS = [{}, {"align_corners": True}, {"half_pixel_centers": True}]
 
 
 @pytest.mark.representatives(10)
-@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("alignment", WAYS, ids=str)
 @pytest.mark.parametrize("size", [(12, 10), (3, 2), (7, 9), (6, 5), (1, 1), (9, 4)])
 @pytest.mark.parametrize("code", ["RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR"])
-def test_pixels_are_those_of_the_runtime(tmp_path, way, size, code):
-    result = agrees(write(tmp_path / "m.tflite", op(code, ["x", "s"], **way), stored={"s": np.array(size, np.int32)}))
-    if (code == "RESIZE_BILINEAR" and way and size != X[1:3]) or (
-        size == (12, 10) and not way.get("align_corners") and code == "RESIZE_NEAREST_NEIGHBOR"
+def test_resizing_computes_what_the_runtime_does(tmp_path, alignment, size, code):
+    result = agrees(write(tmp_path / "m.tflite", op(code, ["x", "s"], **alignment), stored={"s": np.array(size, np.int32)}))
+    if (code == "RESIZE_BILINEAR" and alignment and size != X[1:3]) or (
+        size == (12, 10) and not alignment.get("align_corners") and code == "RESIZE_NEAREST_NEIGHBOR"
     ):
         assert functions(result) == ["interpolate"]
 
@@ -368,7 +368,7 @@ def fits(settings, size, kernel, dilation=(1, 1)):
 
 @given(WINDOWS, st.tuples(st.integers(1, 4), st.integers(1, 4)), st.integers(1, 2), st.booleans())
 def test_convolution_computes_what_the_runtime_does(folder, settings, kernel, dilation, deep):
-    # runtimes dilate windows of stride 1 alone
+    # runtimes dilate only windows of stride 1
     assume(dilation == 1 or settings["stride_h"] == settings["stride_w"] == 1)
     assume(fits(settings, (6, 5), kernel, (dilation, dilation)))
     weight = random((1, *kernel, 8) if deep else (3, *kernel, 4), 1)
@@ -389,7 +389,7 @@ def test_transposed_convolution_computes_what_the_runtime_does(folder, settings,
     settings = {**settings, "fused_activation_function": 0}
     steps = (settings["stride_h"], settings["stride_w"])
     if settings["padding"] == 0:
-        # sizes that a convolution with SAME padding would make the input of
+        # sizes from which a convolution with SAME padding gives the input size
         rows = [(n - 1) * s + data.draw(st.integers(1, s)) for n, s in zip((6, 5), steps, strict=True)]
     else:
         rows = [(n - 1) * s + k for n, s, k in zip((6, 5), steps, kernel, strict=True)]
@@ -399,8 +399,8 @@ def test_transposed_convolution_computes_what_the_runtime_does(folder, settings,
 
 
 @pytest.mark.parametrize("name", ["tiny_resnet", "tiny_mobilenet", "tiny_efficientnet", "tiny_regnet"])
-def test_file_of_a_network_is_the_graph_of_its_module(tmp_path, name):
-    """The file is the one that nn-stretch writes."""
+def test_file_of_a_network_has_the_graph_of_its_module(tmp_path, name):
+    """nn-stretch wrote the file."""
     shape = (1, 3, 32, 32)
     captured = capture(load_model(name, weights="none").module, shape)
     save_onnx(to_onnx(captured.graph, to_numpy(captured.weights)), tmp_path / "m.onnx")
@@ -411,8 +411,8 @@ def test_file_of_a_network_is_the_graph_of_its_module(tmp_path, name):
     check_numbers(result, captured.module, torch.from_numpy(random(shape)))
 
 
-def test_weights_that_are_rounded_by_channel_are_those_of_the_runtime(tmp_path):
-    """Reals everywhere but in the weights, which is called the dynamic range."""
+def test_weights_quantised_per_channel_are_those_of_the_runtime(tmp_path):
+    """Only the weights are int8 (dynamic-range quantisation)."""
     weight = np.random.default_rng(1).integers(-127, 128, (3, 3, 3, 4)).astype(np.int8)
     scales = {"w": (np.array([0.01, 0.02, 0.005], np.float32), np.zeros(3, np.int64), 0)}
     operators = [op("DEQUANTIZE", ["w"], ["r"]), op("CONV_2D", ["x", "r", "b"], stride_h=1, stride_w=1)]
@@ -420,15 +420,15 @@ def test_weights_that_are_rounded_by_channel_are_those_of_the_runtime(tmp_path):
     assert (functions(result), result.warnings) == (["Conv2d"], [])
 
 
-def test_input_of_whole_numbers_is_of_the_reals_that_they_stand_for(tmp_path):
+def test_quantised_input_is_read_as_the_floats_it_represents(tmp_path):
     scales = {"x": (np.float32(0.5), 3, 0), "q": (np.float32(0.5), 3, 0)}
     path = write(tmp_path / "m.tflite", op("DEQUANTIZE", ["x"], ["r"]), op("NEG", ["r"]), kinds={"x": "uint8"}, scales=scales)
     x = np.arange(120, dtype=np.uint8).reshape(1, 6, 5, 4)
     check_numbers(read_module(path), torch.from_numpy(to_first(ran(path, x))), torch.from_numpy(to_first(0.5 * (x.astype(np.float32) - 3))))
 
 
-def test_input_whose_channels_are_second_in_the_file_is_read_so(tmp_path):
-    """Converters of torch's networks begin with a transposition."""
+def test_input_with_channels_second_in_the_file_keeps_its_layout(tmp_path):
+    """Converters of torch networks add a transposition in front."""
     stored = {"mean": np.float32(0.3), "last": np.array([0, 2, 3, 1], np.int32), "w": random((3, 3, 3, 6), 1), "b": random((3,))}
     operators = [op("SUB", ["x", "mean"], ["c"]), op("TRANSPOSE", ["c", "last"], ["t"])]
     operators.append(op("CONV_2D", ["t", "w", "b"], stride_h=1, stride_w=1))
@@ -436,22 +436,22 @@ def test_input_whose_channels_are_second_in_the_file_is_read_so(tmp_path):
     assert (module.input_shape, functions(module)) == ((1, 6, 5, 4), ["sub", "Conv2d"])
 
 
-def test_another_size_of_the_image_is_taken_and_other_channels_are_not(tmp_path):
+def test_another_image_size_is_accepted_and_another_number_of_channels_refused(tmp_path):
     stored = {"w": random((3, 3, 3, 4), 1), "b": random((3,))}
     path = write(tmp_path / "m.tflite", op("CONV_2D", ["x", "w", "b"], stride_h=1, stride_w=1), stored=stored)
     assert read_module(path).input_shape == (1, 4, 6, 5)
     assert read_module(path, (2, 4, 9, 8))(torch.zeros(2, 4, 9, 8)).shape == (2, 3, 9, 8)
-    for shape, noun in (((1, 3, 6, 5), "has 4 along axis 1, 3 is given"), ((4, 6, 5), "has 4 axes, a shape of 3 is given")):
-        with pytest.raises(UsageError, match=noun):
+    for shape, reason in (((1, 3, 6, 5), "has 4 along axis 1, 3 is given"), ((4, 6, 5), "has 4 axes, a shape of 3 is given")):
+        with pytest.raises(UsageError, match=reason):
             read_module(path, shape)
 
 
-def test_input_of_words_is_refused_as_that_of_a_module_is(tmp_path):
+def test_integer_input_is_refused(tmp_path):
     with pytest.raises(StretchError, match="takes whole numbers as its input `x`, and inputs are real numbers here"):
         read_module(write(tmp_path / "m.tflite", op("ABS", ["x"]), kinds={"x": "int32"}))
 
 
-def test_length_that_the_file_leaves_open_must_be_given(tmp_path):
+def test_open_size_must_be_given(tmp_path):
     tables = model(op("RELU", ["x"]), shape=(1, 1))
     tables["subgraphs"][0]["tensors"][0]["shape_signature"] = [-1, -1]
     (tmp_path / "m.tflite").write_bytes(bytes(ANY_TFLITE.encode(tables)))
