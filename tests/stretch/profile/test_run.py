@@ -1,4 +1,4 @@
-"""A machine or a board becomes a profile: where and how it is measured, its tables, the networks that are drawn, and when it is noise."""
+"""Profiles of machines and boards: processors, measurement tables, drawn networks, and noisy measurements."""
 
 import os
 import signal
@@ -49,11 +49,11 @@ from tests.stretch.cli.commands import call
 @pytest.mark.slow
 @pytest.mark.timing
 @pytest.mark.torch
-def test_a_machine_is_profiled_and_the_profile_predicts_networks_it_never_saw(tmp_path, capsys):
+def test_machine_is_profiled_and_the_profile_predicts_unseen_networks(tmp_path, capsys):
     request = ("profile", "--name", "here", "--processors", "cpu[1core]", "--networks", 16, "--budget", 2, "--out", tmp_path)
     for resume in ((), ("--resume",), ("--resume",)):
         outcome = call(capsys, *request, *resume, "--json", "--quiet")
-        # Programs of others may disturb a machine for a while: go on as the hint says.
+        # Other programs may disturb a machine for a while: resume as the hint says.
         if "too noisy" not in outcome.err:
             break
     assert (outcome.code, outcome.err) == (0, ""), outcome.out
@@ -89,7 +89,7 @@ def place():
 @pytest.mark.slow
 @pytest.mark.timing
 @pytest.mark.torch
-def test_networks_are_measured_whole_and_by_kernel_and_each_is_measured_once(tmp_path):
+def test_each_network_is_measured_once_as_a_whole_and_by_kernel(tmp_path):
     table = MeasurementTable.open(tmp_path / "m", SOURCE, resume=False)
     first = Collector(place(), "here", table).collect(60, most=2)
     again = MeasurementTable.open(tmp_path / "m", SOURCE, resume=True)
@@ -101,27 +101,27 @@ def test_networks_are_measured_whole_and_by_kernel_and_each_is_measured_once(tmp
     sums = dict.fromkeys(whole, 0.0)
     for row in measurements.kernels:
         sums[row.network] += row.ms
-    # Kernels share what their network takes; where the profiler was disturbed there are none.
+    # The times of kernels add up to that of the network; a disturbed profiler gives no kernels.
     assert all(total == 0 or total == pytest.approx(whole[name], rel=0.25) for name, total in sums.items())
     assert any(sums.values())
 
 
 @pytest.mark.torch
-def test_nothing_is_begun_once_the_time_is_spent(tmp_path):
+def test_no_measurement_starts_that_exceeds_the_time(tmp_path):
     table = MeasurementTable.open(tmp_path / "m", SOURCE, resume=False)
-    done = Collector(place(), "here", table).collect(0.05)
+    result = Collector(place(), "here", table).collect(0.05)
     # a whole batch would be six
-    assert (done.measured, table.latencies) == (0, [])
+    assert (result.measured, table.latencies) == (0, [])
 
 
-def test_the_cpu_has_a_place_for_one_core_and_for_all():
+def test_cpu_is_measured_on_one_core_and_on_all():
     places = find_processors(["cpu"])
     assert (places[0].cores, places[0].serial, places[-1].cores) == (available_cores()[:1], True, available_cores())
     assert ({place.family for place in places}, len({place.core_set for place in places})) == ({"cpu"}, len(places))
 
 
 @pytest.mark.parametrize(
-    ("ask", "error", "noun"),
+    ("request", "error", "reason"),
     [
         (lambda at: find_processors(["cpu", "cpu"]), UsageError, "`cpu` is named twice"),
         (lambda at: find_processors(["cpu[9cores]"]), UnknownNameError, r"unknown core set `cpu\[9cores\]`"),
@@ -132,8 +132,8 @@ def test_the_cpu_has_a_place_for_one_core_and_for_all():
         (lambda at: open_table("here", at / "missing", [place()], resume=False), StretchError, "there is no folder"),
         (lambda at: CollectedMeasurements(place(), measured=7, unsteady=8).check_noise(), StretchError, "too noisy: the times of 8 of 15"),
         *(
-            (lambda at, where=where: ingested(at, PROFILE, "resnet18", MeasurementTarget(*where, "")), UsageError, noun)
-            for where, noun in (
+            (lambda at, where=where: ingested(at, PROFILE, "resnet18", MeasurementTarget(*where, "")), UsageError, reason)
+            for where, reason in (
                 (("my/phone", "cpu[1large]", None), "cannot be the name of a device"),
                 (("myphone", "cpu", None), "no processor with its core set"),
                 (("myphone", "cpu[1large]", "fp64"), "`fp64` is no precision"),
@@ -145,14 +145,14 @@ def test_the_cpu_has_a_place_for_one_core_and_for_all():
         ),
     ],
 )
-def test_what_cannot_be_measured_is_refused_and_leaves_no_table(tmp_path, ask, error, noun):
-    with pytest.raises(error, match=noun) as refusal:
-        ask(tmp_path)
-    assert "too noisy" not in noun or "--resume" in refusal.value.hint
+def test_impossible_measurement_is_refused_and_leaves_no_table(tmp_path, request, error, reason):
+    with pytest.raises(error, match=reason) as refusal:
+        request(tmp_path)
+    assert "too noisy" not in reason or "--resume" in refusal.value.hint
     assert not list(tmp_path.glob("*.measurements"))
 
 
-def test_every_delegate_that_is_measured_has_fusion_rules_and_a_formula():
+def test_every_measured_delegate_has_fusion_rules_and_a_formula():
     for backend in {delegates.get(name).fuses for name in delegates} - {""}:
         assert load_rules(backend).id == backend
         assert load_formula(backend).kernels
@@ -160,19 +160,19 @@ def test_every_delegate_that_is_measured_has_fusion_rules_and_a_formula():
 
 @pytest.mark.torch
 @pytest.mark.parametrize("delegate", ["cpu", "openvino"])
-def test_processor_is_timed_in_a_precision_that_is_asked_for(delegate, tmp_path):
+def test_processor_is_timed_in_the_requested_precision(delegate, tmp_path):
     if get_delegate(delegate).unavailable():
         pytest.skip(f"{delegate} is not installed")
-    one, *_ = find_processors([f"cpu={delegate}/int8"])
-    assert (one.precision, find_processors([f"cpu={delegate}"])[0].precision) == ("int8", "fp32")
+    processor, *_ = find_processors([f"cpu={delegate}/int8"])
+    assert (processor.precision, find_processors([f"cpu={delegate}"])[0].precision) == ("int8", "fp32")
     graph = draw("residual", 3)
-    file = write_network(graph, tmp_path / "int8.onnx", one.precision)
+    file = write_network(graph, tmp_path / "int8.onnx", processor.precision)
     assert "QuantizeLinear" in {node.op_type for node in onnx.load(file).graph.node}
     if delegate == "openvino":
-        kernels = fuse(graph, one.backend)
-        operators, _ = time_operators(one.create(), file, one.caller, [op.name for op in graph.ops])
+        kernels = fuse(graph, processor.backend)
+        operators, _ = time_operators(processor.create(), file, processor.caller, [op.name for op in graph.ops])
         times = time_kernels(operators, [kernel.ops for kernel in kernels])
-        # names of OpenVINO's operators in int8 differ from those of the file
+        # OpenVINO's int8 operators have other names than those of the file
         assert all(ms for kernel, ms in zip(kernels, times, strict=True) if kernel.cost.kind == "conv")
 
 
@@ -180,7 +180,7 @@ def test_processor_is_timed_in_a_precision_that_is_asked_for(delegate, tmp_path)
 @pytest.mark.opencl
 @pytest.mark.slow
 @pytest.mark.timing
-def test_a_link_and_its_contention_are_measured_here():
+def test_link_and_contention_of_this_machine_are_measured():
     host, *_, other = find_processors(["cpu", "gpu"])
     result = measure_crossing(host, other)
     assert min(result.link.fixed_ms, result.resume_ms) >= 0
@@ -188,20 +188,20 @@ def test_a_link_and_its_contention_are_measured_here():
     assert "opencl" in result.runtime
 
 
-def test_work_that_is_handed_over_runs_on_a_thread_of_its_own_and_its_errors_arrive():
-    seen = []
-    handing = HandoverTimer((), ())
-    beside = handing.time_handover(lambda: seen.append(threading.current_thread()))()
-    assert beside > 0
-    assert seen != [threading.current_thread()]
+def test_handed_over_work_runs_on_another_thread_and_its_errors_are_raised():
+    threads = []
+    timer = HandoverTimer((), ())
+    duration = timer.time_handover(lambda: threads.append(threading.current_thread()))()
+    assert duration > 0
+    assert threads != [threading.current_thread()]
 
     def fail():
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        handing.time_handover(fail)()
-    handing.close()
-    assert not seen[0].is_alive()
+        timer.time_handover(fail)()
+    timer.close()
+    assert not threads[0].is_alive()
 
 
 def filled(folder, seeds=(0, 1)) -> MeasurementTable:
@@ -214,7 +214,7 @@ def filled(folder, seeds=(0, 1)) -> MeasurementTable:
     return table
 
 
-def test_a_saved_table_is_gone_on_with_where_it_was_and_neither_lost_nor_mixed_with_others(tmp_path):
+def test_saved_table_is_resumed_and_never_overwritten_or_mixed_with_another(tmp_path):
     table = filled(tmp_path / "m")
     table.save()
     again = MeasurementTable.open(tmp_path / "m", SOURCE, resume=True)
@@ -231,7 +231,7 @@ def test_a_saved_table_is_gone_on_with_where_it_was_and_neither_lost_nor_mixed_w
 
 
 def test_ctrl_c_while_saving_leaves_whole_files(tmp_path):
-    """A process that saves without end is interrupted: the files there can be read, and nothing else is there."""
+    """A process that saves in a loop is interrupted: all files are readable, and no other file is left."""
     code = f"""
 import sys
 from pathlib import Path
@@ -260,7 +260,7 @@ def ingested(folder, text, name, where=WHERE):
     return ingest(folder / "profile.csv", name, where, folder, lambda name: draw("plain", len(name)))
 
 
-def test_operator_profile_and_benchncnn_become_times_of_their_networks(tmp_path):
+def test_operator_profile_and_benchncnn_output_become_network_latencies(tmp_path):
     for name in ("resnet18", "resnet34"):
         ingested(tmp_path, PROFILE, name)
     table = load_measurements(tmp_path / "myphone.measurements")
@@ -276,7 +276,7 @@ PLACES = [
     ProfiledProcessor("cpu", "2cores", "cpu", "fp32", (0, 1), 1.0),
     ProfiledProcessor("gpu", "all", "opencl", "fp32", (1,), 1.0),
 ]
-# 1 MB in at 8 and 1 MB out at 4 GB/s: 0.125 and 0.25 ms, and 0.05 an exchange
+# 1 MB in at 8 GB/s and 1 MB out at 4 GB/s take 0.125 and 0.25 ms, plus 0.05 ms per transfer
 READS = TransferTimes(1_000_000, 1_000_000, (0.9 * 0.425,) * 9, (3.5 * 0.425,) * 9, 20.0, 0.03)
 CROSSING = Crossing(LinkTimes(0.05, 8.0, 4.0), (1.02, 1.05), (1.2, 1.3), "a runtime", READS)
 
@@ -284,7 +284,7 @@ RATE = 5e7
 
 
 def measured(place: ProfiledProcessor) -> list[KernelLatency]:
-    """Kernels that all reach 10⁸ operations a millisecond, or move 10⁷ bytes in one."""
+    """Return kernels that all reach 10⁸ operations per millisecond, or move 10⁷ bytes per millisecond."""
     rows = []
     for style in STYLES:
         for kernel in fuse(draw(style, 0), place.backend):
@@ -301,16 +301,16 @@ def written(folder, kernels, crossing=CROSSING):
     return load_device(path)
 
 
-def test_time_that_the_cpu_needs_to_resume_lengthens_the_way_back(tmp_path):
+def test_resume_time_of_the_cpu_adds_to_the_transfer_back(tmp_path):
     rows = [row for place in PLACES for row in measured(place)]
     links = [written(tmp_path, rows, replace(CROSSING, reads=replace(READS, resume_ms=ms))).links["gpu"] for ms in (0.0, 0.15)]
     assert links[1].sync_ms.value - links[0].sync_ms.value == pytest.approx(0.15)
     assert links[1].map_ms.value == links[0].map_ms.value
-    # the known part narrows the range of the rest: 3.5 · 0.425 ms of 0.425, each and 0.15 ms
+    # the known 0.15 ms narrow the relative range: (0.15 + 3.5 · 0.425) / (0.15 + 0.425)
     assert links[1].spread.value[1] == pytest.approx((0.15 + 3.5 * 0.425) / (0.15 + 0.425), rel=1e-3)
 
 
-def test_a_profile_is_one_and_says_what_was_measured(tmp_path):
+def test_written_profile_is_loaded_with_the_measured_values(tmp_path):
     device = written(tmp_path, [row for place in PLACES for row in measured(place)])
     assert set(device.variants) == {"cpu", "cpu[2cores]", "gpu"}
     gpu, link = device.processors["gpu"], device.links["gpu"]
@@ -327,7 +327,7 @@ def test_a_profile_is_one_and_says_what_was_measured(tmp_path):
 
 @pytest.mark.representatives(5)
 @pytest.mark.parametrize("style", STYLES)
-def test_networks_are_graphs_that_files_keep_and_small_enough_to_be_measured(style):
+def test_drawn_networks_survive_json_and_are_small_enough_to_measure(style):
     for seed in range(8):
         graph = draw(style, seed)
         assert draw(style, seed) == graph != draw(style, seed + 8)
@@ -337,7 +337,7 @@ def test_networks_are_graphs_that_files_keep_and_small_enough_to_be_measured(sty
 
 
 @pytest.mark.slow
-def test_together_they_have_every_kind_of_kernel_and_the_shapes_of_real_networks():
+def test_drawn_networks_have_every_kind_of_kernel_and_the_shapes_of_real_networks():
     costs = [kernel.cost for style in STYLES for seed in range(25) for kernel in fuse(draw(style, seed), "onnxruntime")]
     assert {cost.kind for cost in costs} >= {"conv1x1", "conv", "depthwise", "grouped", "linear", "pool", "reduce", "elementwise", "copy"}
     dense = [cost for cost in costs if cost.kind in ("conv", "conv1x1")]
@@ -350,7 +350,7 @@ def test_together_they_have_every_kind_of_kernel_and_the_shapes_of_real_networks
     assert {"add", "mul", "silu", "gelu", "layer_norm", "batch_norm"} <= {cost.variant for cost in costs}
 
 
-def test_every_weight_of_the_graph_is_made_in_its_shape():
+def test_every_weight_of_the_graph_is_drawn_in_its_shape():
     graph = draw("inverted", 0)
     weights = make_weights(graph)
     for op in graph.ops:
@@ -368,7 +368,7 @@ def costs(name: str):
 
 @pytest.fixture(scope="module")
 def committee():
-    """Fits to plain networks whose kernels take a millisecond for 10⁷ products, and one for each million elements."""
+    """Fits to plain networks whose kernels take 1 ms per 10⁷ products and 1 ms per million elements."""
     rows = []
     for seed in range(30):
         for cost in costs(f"plain-{seed}"):
@@ -377,15 +377,15 @@ def committee():
     return fit_committee(rows, load_formula("onnxruntime"), GRAIN, 0)
 
 
-def test_fits_doubt_kernels_that_they_never_saw_more_than_those_they_did(committee):
+def test_fits_disagree_more_about_unseen_kernels_than_about_seen_ones(committee):
     known = np.median([disagreement(committee, costs(f"plain-{seed}"), GRAIN) for seed in range(100, 110)])
-    strange = np.median([disagreement(committee, costs(f"inverted-{seed}"), GRAIN) for seed in range(10)])
-    assert strange >= known
+    unknown = np.median([disagreement(committee, costs(f"inverted-{seed}"), GRAIN) for seed in range(10)])
+    assert unknown >= known
 
 
-def test_networks_of_most_doubt_are_taken_beside_some_as_they_come():
+def test_networks_with_the_most_disagreement_are_chosen_in_addition_to_random_ones():
     choice, drawn = Chooser([]).choose(6, lambda graph: float(len(graph.ops))), Chooser([]).draw(18)
-    longest, all_drawn = (sorted((len(graph.ops) for graph in some), reverse=True) for some in (choice, drawn))
+    longest, all_drawn = (sorted((len(graph.ops) for graph in graphs), reverse=True) for graphs in (choice, drawn))
     assert (len({graph.name for graph in choice}), longest[:3]) == (6, all_drawn[:3])
 
 
@@ -411,21 +411,21 @@ def test_kernels_of_onnx_runtime_are_those_of_the_fusion_rules(tmp_path, style):
     compiled = delegate.compile(file)
     y = np.zeros(graph.by_name[graph.output].shape, np.float32)
     compiled.run([np.random.default_rng(0).standard_normal(graph.input.shape, np.float32)], [y])
-    assert 1e-6 < np.abs(y).max() < 1e12  # neither infinite nor a denormal number, with which kernels take longer
+    assert 1e-6 < np.abs(y).max() < 1e12  # neither infinite nor denormal numbers, which slow kernels down
     runner(compiled, cores)()
     operators, added = time_operators(delegate, file, cores, [op.name for op in graph.ops])
     kernels = fuse(graph, "onnxruntime")
     times = time_kernels(operators, [kernel.ops for kernel in kernels])
-    # Slices of a microsecond round to none, and normalisations or sums may join a convolution that the rules do not see.
-    lone = [kernel.cost.kind for kernel, ms in zip(kernels, times, strict=True) if ms is None]
-    assert len(lone) <= 0.25 * len(kernels)
-    assert not set(lone) & {"conv", "conv1x1", "depthwise", "grouped", "linear"}
-    # Other kernels are changes of layout: a small part.
+    # Slices of a microsecond round to zero, and the runtime may fuse normalisations or sums that the rules do not.
+    untimed = [kernel.cost.kind for kernel, ms in zip(kernels, times, strict=True) if ms is None]
+    assert len(untimed) <= 0.25 * len(kernels)
+    assert not set(untimed) & {"conv", "conv1x1", "depthwise", "grouped", "linear"}
+    # Added operators change layouts: a small part of the time.
     assert added <= 0.5 * sum(operators.values()) + 0.2
 
 
-def test_processor_without_times_of_kernels_is_calibrated_by_its_networks(tmp_path):
-    """Times of an invented processor: what each multiply-accumulate and each byte takes, and a constant."""
+def test_processor_without_kernel_times_is_calibrated_by_its_networks(tmp_path):
+    """Times of an invented processor: a time per multiply-accumulate, a time per byte, and a constant."""
     graphs = {graph.name: graph for graph in (draw(style, seed) for style in STYLES for seed in range(3))}
     where = place()
 
@@ -447,7 +447,7 @@ def test_processor_without_times_of_kernels_is_calibrated_by_its_networks(tmp_pa
 
 
 @pytest.mark.torch
-def test_board_gets_networks_in_the_precision_that_it_asks_for():
+def test_board_gets_networks_in_the_precision_it_requests():
     graph = draw("residual", 1)
     whole, half = (answer_board(precision + graph.to_json().decode()) for precision in ("fp32", "fp16"))
     assert len(half) < 0.6 * len(whole)

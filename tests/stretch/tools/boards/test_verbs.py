@@ -1,4 +1,4 @@
-"""Verbs on a board: flags become words of a command there, and what is here goes along."""
+"""Verbs on a board: flags become arguments of a command on the board, and local files are copied there."""
 
 import contextlib
 import sys
@@ -13,13 +13,13 @@ from stretch.tools.boards.flags import OnBoard
 from stretch.tools.boards.verbs import flags, profile_there
 
 
-def test_flags_become_words_and_what_was_not_said_none():
+def test_flags_become_arguments_and_unset_options_are_left_out():
     mapping = {"map": ["gpu=cpu1", "cpu=cpu0"], "time_limit": 2.5, "trust_code": True, "in_flight": None, "off": False, "processors": "-x"}
-    words = ["--map=gpu=cpu1", "--map=cpu=cpu0", "--time-limit=2.5", "--trust-code", "--processors=-x"]
-    assert (flags(False, **mapping), flags(True)) == (words, ["--quiet"])
+    arguments = ["--map=gpu=cpu1", "--map=cpu=cpu0", "--time-limit=2.5", "--trust-code", "--processors=-x"]
+    assert (flags(False, **mapping), flags(True)) == (arguments, ["--quiet"])
 
 
-def test_extras_of_the_verb_and_of_the_user_are_named_once():
+def test_extras_of_the_verb_and_of_the_user_are_merged_without_duplicates():
     board = OnBoard("me@board", extras="opencl, fit")
     assert board.asked()
     assert (board.where("fit").host, board.where("fit").extras) == ("me@board", ("fit", "opencl"))
@@ -37,13 +37,13 @@ class Silent:
 
 @pytest.fixture
 def board(tmp_path):
-    """A board on a line that needs no ssh, with the Python of the tests."""
+    """A board behind a local connection without ssh, with the Python of the tests."""
     with AgentConnection(["sh", "-c", boot([sys.executable])]) as line:
         yield Board(boards.BoardTarget(host="here", folder=str(tmp_path / "board")), line, read_facts("here", line.facts), Silent())
 
 
 @pytest.mark.torch
-def test_measurements_of_here_go_along_to_be_gone_on_with(board, tmp_path):
+def test_local_measurements_are_copied_to_the_board_for_resuming(board, tmp_path):
     (tmp_path / "pi.measurements").mkdir()
     (tmp_path / "pi.measurements/source.toml").write_text("no table of ours")
     with pytest.raises(StretchError, match="on here: "):

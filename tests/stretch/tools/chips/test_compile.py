@@ -1,4 +1,4 @@
-"""Code for chips: signatures compiled by LiteRT's own tool with the TFLite file, and contexts of QNN with the ONNX files."""
+"""Code for chips: TFLite signatures compiled by LiteRT's tool, and QNN contexts compiled from ONNX files."""
 
 import hashlib
 from dataclasses import replace
@@ -60,7 +60,7 @@ def compiled(lite, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_copy_is_hashed_beside_a_tflite_file_that_stays_as_it_was(lite, compiled):
+def test_compiled_copy_is_hashed_and_the_tflite_file_stays_unchanged(lite, compiled):
     assert compiled.manifest.aot == {"sm8450": "aot/sm8450.tflite"}
     content = compiled.file("aot/sm8450.tflite").read_bytes()
     assert compiled.manifest.files["aot/sm8450.tflite"].sha256 == hashlib.sha256(content).hexdigest()
@@ -96,7 +96,7 @@ def plan(content):
     return bytes(tables.buffers[buffer].data)
 
 
-def test_signatures_that_are_named_become_code_and_the_others_and_the_plan_stay(model, tmp_path):
+def test_named_signatures_become_code_and_the_others_and_the_plan_stay(model, tmp_path):
     before = model.read_bytes()
     code = compile_signatures(model, ["s2.dsp"], "sm8450", tmp_path / "out.tflite")
     assert code.keys() == {"s2.dsp"}
@@ -119,7 +119,7 @@ def test_damaged_file_is_an_error_that_leaves_nothing(model, tmp_path):
 
 
 def test_operators_that_the_tool_leaves_to_the_cpu_are_refused(model, tmp_path, monkeypatch):
-    # The tool has to compile another subgraph, and so says nothing of this one.
+    # The tool compiles another subgraph, so its output does not mention this one.
     apply = compiler._apply
     monkeypatch.setattr(compiler, "_apply", lambda chain, sdk, path, indices, chip, out: apply(chain, sdk, path, [0], chip, out))
     with pytest.raises(InfeasibleError, match=r"signature `s1.dsp`: LiteRT's plug-in takes 0 of 3 operators for sm8450"):
@@ -127,7 +127,7 @@ def test_operators_that_the_tool_leaves_to_the_cpu_are_refused(model, tmp_path, 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_tool_that_ends_without_a_word_or_does_not_start_is_an_error(model, tmp_path):
+def test_tool_that_fails_without_a_message_or_does_not_start_is_an_error(model, tmp_path):
     for content, mode, reason in (("#!/bin/sh\nexit 6\n", 0o755, "status 6 and no reason"), ("", 0o644, "cannot be started")):
         tool = tmp_path / "tool"
         tool.write_text(content)
@@ -145,7 +145,7 @@ def test_code_computes_what_the_int8_subgraphs_compute(int8, model, tmp_path):
     got = simulate({name: Case(code[name], x, y.shape) for name, (x, y) in ends.items()}, "sm8450")
     for name, (_, y) in ends.items():
         assert np.abs(got[name] - y).max() < 0.02 * np.abs(y).max()
-    # another input gives another result: the numbers come from the code
+    # another input gives another result, so the numbers come from the code
     x, y = ends["s1.dsp"]
     assert np.abs(simulate({"s1.dsp": Case(code["s1.dsp"], -x, y.shape)}, "sm8450")["s1.dsp"] - y).max() > 0.2 * np.abs(y).max()
 
@@ -164,7 +164,7 @@ def contexts(int8, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_code_of_the_bundle_runs_in_the_session_that_asks_for_it(int8, contexts):
+def test_code_of_the_bundle_runs_in_a_session_for_its_chip(int8, contexts):
     x = random_input(int8)
     with Session(int8) as plain, Session(contexts, delegates={"dsp": DspDelegate(chip="sm8350")}) as coded:
         assert np.allclose(coded(x), plain(x), atol=0.02 * np.abs(plain(x)).max())

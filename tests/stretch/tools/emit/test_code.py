@@ -1,4 +1,4 @@
-"""Code of a network: names, literals and classes that compute what their modules do."""
+"""Python code of a network: names, literals, and classes that compute what their modules do."""
 
 import keyword
 from collections import OrderedDict, namedtuple
@@ -28,7 +28,7 @@ A, B = Result("a", "out"), Result("b", "aux")
 
 
 @pytest.mark.parametrize("value", ["it's", 'a"b', "{0}", "back\\slash", "two\nlines", object(), {"a": 1}, 1j])
-def test_what_could_end_a_word_or_stand_for_a_tensor_is_no_literal(value):
+def test_value_that_could_break_out_of_a_literal_is_refused(value):
     with pytest.raises(StretchError, match="cannot be written as Python code"):
         literal(value)
     with pytest.raises(StretchError, match="cannot be written as Python code"):
@@ -36,7 +36,7 @@ def test_what_could_end_a_word_or_stand_for_a_tensor_is_no_literal(value):
 
 
 @given(name=st.text(max_size=12) | st.sampled_from([*keyword.kwlist, "train", "forward", "self", "cpu", "0"]))
-def test_attribute_is_a_name_that_python_and_torch_leave_free(name):
+def test_attribute_is_a_name_that_python_and_torch_do_not_use(name):
     built = attribute(name)
     assert built.isidentifier()
     assert built.isascii()
@@ -45,7 +45,7 @@ def test_attribute_is_a_name_that_python_and_torch_leave_free(name):
 
 
 def made(written):
-    """An instance of a class that was written, and nothing else that it could use."""
+    """Instantiate a written class with nothing but torch and its helpers in scope."""
     names = {"nn": nn, "torch": torch, "F": F, **{helper.__name__: helper for helper in written.helpers}}
     exec(written.text, names)
     return names[written.name]().eval()
@@ -64,20 +64,20 @@ def test_class_of_every_operator_computes_what_its_torch_module_computes(case):
     torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5 * max(1.0, float(want.abs().max())))
 
 
-def test_input_that_nothing_reads_is_still_taken():
+def test_unused_input_is_still_a_parameter():
     ops = [*(Op(name, "input", attrs={"shape": (1, 2)}) for name in "ab"), Op("r", "relu", ("b",))]
     net = made(write_class("Net", OpGraph.build("net", ops, "r"), "One of two."))
     assert net(torch.ones(1, 2), -torch.ones(1, 2)).tolist() == [[0.0, 0.0]]
 
 
 def error_of(folder, sources, module):
-    """How far the code that is written of a module is from it."""
+    """Return the error of the written code against the module."""
     return write_package(folder / "net", sources, module, "A network.")[1]
 
 
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_branches_of_every_kind_compute_as_code_what_they_compute_as_a_model(tmp_path, name):
+def test_code_of_branches_of_every_kind_computes_what_the_model_does(tmp_path, name):
     result, design = NETWORKS[name]()
     model = build(result, design)
     sources = branched_sources(result.graph, model)
@@ -88,19 +88,19 @@ def test_branches_of_every_kind_compute_as_code_what_they_compute_as_a_model(tmp
 
 @pytest.mark.representatives(6 + len(FORMS))
 @pytest.mark.parametrize("case", [*PATTERNS, *FORMS])
-def test_network_of_every_pattern_and_of_several_ends_is_as_code_what_it_is(tmp_path, case):
+def test_code_of_every_pattern_and_of_several_inputs_and_outputs_computes_what_the_network_does(tmp_path, case):
     module, shapes = form(case) if case in FORMS else (network(case), (1, 3, 8, 8))
     assert error_of(tmp_path, captured_sources(capture(module, shapes, "net")), module) <= 1e-4
 
 
-def test_code_has_the_names_of_the_parent_and_its_tensors_are_told_apart_by_branch(captured):
+def test_code_has_the_tensor_names_of_the_branched_model(captured):
     result = captured("tiny_resnet")
     model = build(result, cpu_and("gpu", result.graph, "sum"))
     keys = {key for key in model.state_dict() if not key.endswith("num_batches_tracked")}
     assert set(branched_sources(result.graph, model).tensors) == keys
 
 
-def test_names_of_a_network_cannot_leave_their_strings(captured):
+def test_name_of_a_network_cannot_inject_code(captured):
     result = captured("tiny_resnet")
     graph = type(result.graph).build('x"""\nimport os', result.graph.ops, result.graph.outputs)
     result = type(result)(graph, result.weights, result.module)
@@ -132,24 +132,24 @@ class Heads:
         (Heads(A, [B]), {"scores": 1, "boxes": [2]}),
     ],
 )
-def test_code_gives_the_structure(template, value):
+def test_code_returns_the_structure_of_the_results(template, value):
     assert eval(returned_code(template, {"a": "x", "b": "y"}), {"x": 1, "y": 2}) == value
 
 
-def test_calls_are_calls_of_torch_and_others_are_not_written():
+def test_only_calls_of_torch_operators_are_written():
     graph = capture(Calling(lambda x, conv: torch.cumsum(conv(x), 3), nn.Conv2d(3, 4, 1)), (1, 3, 8, 8), "net").graph
     op = next(op for op in graph.ops if op.kind == "opaque")
     assert "torch.ops.aten.cumsum.default({0}, 3)" in code_of(op, graph.input_shapes(op)).expression
-    for old, new, noun in (
+    for old, new, reason in (
         ("cumsum.default", "nothing.default", "no operator"),
         ('[{"read":0},3]', '[{"read":0},"x\'); print(1"]', "cannot be written as Python code"),
     ):
         assert old in op.attrs["calls"]
-        with pytest.raises(StretchError, match=noun):
+        with pytest.raises(StretchError, match=reason):
             code_of(Op(op.name, "opaque", op.inputs, op.attrs | {"calls": op.attrs["calls"].replace(old, new)}), graph.input_shapes(op))
 
 
-def test_folder_with_something_in_it_is_left_alone(tmp_path):
+def test_folder_that_is_not_empty_is_refused(tmp_path):
     (tmp_path / "net").mkdir()
     check_folder(tmp_path / "net")
     (tmp_path / "net" / "mine").touch()
@@ -160,16 +160,16 @@ def test_folder_with_something_in_it_is_left_alone(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "why"),
+    ("change", "reason"),
     [
         (lambda all: {key: value * 2 for key, value in all.items()}, "computes something else"),
         (lambda all: dict([*all.items()][1:]), "the package lacks"),
     ],
 )
-def test_package_that_lacks_a_tensor_or_computes_something_else_is_not_written(captured, tmp_path, change, why):
+def test_package_that_lacks_a_tensor_or_computes_something_else_is_not_written(captured, tmp_path, change, reason):
     result = captured("tiny_resnet")
     sources = captured_sources(result)
     sources.tensors = change(sources.tensors)
-    with pytest.raises(StretchError, match=why):
+    with pytest.raises(StretchError, match=reason):
         write_package(tmp_path / "net", sources, result.module, "A network.")
     assert list(tmp_path.iterdir()) == []

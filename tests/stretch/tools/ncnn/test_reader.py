@@ -1,4 +1,4 @@
-"""Networks of ncnn."""
+"""Reading of ncnn networks."""
 
 import contextlib
 
@@ -40,7 +40,7 @@ INPUT = "Input data 0 1 data 0=8 1=8 2=3\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "reason"),
     [
         # layers that do not fit
         (HEAD + INPUT + "ReLU r 1 1 nowhere y", "line 4.*reads `nowhere`"),
@@ -68,24 +68,24 @@ INPUT = "Input data 0 1 data 0=8 1=8 2=3\n"
         (None, "cannot read"),
     ],
 )
-def test_damaged_or_contradictory_file_is_refused_with_its_line(tmp_path, text, words):
-    with pytest.raises(StretchError, match=words):
+def test_damaged_or_contradictory_file_is_refused_with_its_line(tmp_path, text, reason):
+    with pytest.raises(StretchError, match=reason):
         read_ncnn(tmp_path / "other.param" if text is None else write(tmp_path, text))
 
 
 @pytest.mark.parametrize(
-    ("text", "shapes", "words"),
+    ("text", "shapes", "reason"),
     [
         (OPEN, None, "states no size"),
         *((NETWORK, shapes, "whose one input has no name") for shapes in ({"x": (1, 3, 9, 9)}, [(1, 3, 9, 9)])),
     ],
 )
-def test_size_that_is_missing_and_other_shapes_are_refused(tmp_path, text, shapes, words):
-    with pytest.raises(StretchError, match=words):
+def test_missing_size_or_conflicting_shape_is_refused(tmp_path, text, shapes, reason):
+    with pytest.raises(StretchError, match=reason):
         read_ncnn(write(tmp_path, text), shapes)
 
 
-def test_size_that_is_left_open_is_given_and_a_network_is_read_for_a_prediction(tmp_path):
+def test_open_size_can_be_given_and_a_network_is_read_for_prediction(tmp_path):
     path = write(tmp_path, OPEN)
     assert read_ncnn(path, (1, 3, 9, 9)).by_name["r"].shape == (1, 3, 9, 9)
     write(tmp_path, "7767517\n2 2\nInput x 0 1 x 0=8 1=8 2=3\nConvolution c 1 1 x y 0=4 1=1 5=1 6=12\n")
@@ -104,14 +104,14 @@ def test_layers_become_operators_with_their_activations(tmp_path):
     assert sum(kernel.macs for kernel in fuse(graph, "ncnn")) == graph.macs
 
 
-def test_attention_is_its_projections_and_products(tmp_path):
+def test_attention_counts_its_projections_and_products(tmp_path):
     text = "7767517\n4 5\nInput x 0 1 x 0=8 1=8 2=3\nReshape r 1 1 x t 0=6 1=32\nMultiHeadAttention m 1 1 t y 0=6 1=2 2=36\nGemm g 1 1 y z 3=1 5=1 6=1 8=9 9=6 10=4\n"
     graph = read_ncnn(write(tmp_path, text))
     assert graph.macs == 4 * 32 * 36 + 2 * 32 * 32 * 6 + 32 * 6 * 9
     assert sum(op.kind == "opaque" and op.attrs["kernel"] == "matmul" for op in graph.ops) == 2
 
 
-def test_unknown_layer_is_opaque_and_several_outputs_are_read_together(tmp_path):
+def test_unknown_layer_is_opaque_and_several_outputs_are_joined(tmp_path):
     text = "7767517\n3 3\nInput x 0 1 x 0=8 1=8 2=3\nWarp w 1 1 x y -23330=4,3,4,4,3\nReLU r 1 1 x z\n"
     graph = read_ncnn(write(tmp_path, text))
     assert (graph.by_name["w"].kind, graph.by_name["w"].attrs["variant"], graph.by_name["w"].shape) == ("opaque", "warp", (1, 3, 4, 4))
@@ -126,7 +126,7 @@ def test_parameters_and_lists_are_read_by_their_numbers():
 
 
 @given(st.text(alphabet="Iab 0123=,.-e\n", max_size=60))
-def test_any_text_is_the_stated_number_of_layers_or_refused(text):
+def test_any_text_gives_the_stated_number_of_layers_or_is_refused(text):
     with contextlib.suppress(StretchError):
         layers = parse_layers(HEAD + text, "f")
         assert len(layers) == 2

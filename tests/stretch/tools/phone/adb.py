@@ -1,13 +1,13 @@
-"""The one fake of these tests: a program `adb` that plays back recorded calls, in their order, and fails on any other.
+"""A fake program `adb` that plays back recorded calls in their order and fails on any other call.
 
 A transcript is a JSON list of calls::
 
     {"call": ["devices"], "out": "List of devices attached\\n...", "err": "", "code": 0}
 
-Words of `call` may hold ``{folder}``, the folder on the phone, whose name is drawn again in each run: the first call with
-it sets it. ``{here}`` is any path of this machine. ``"gives": "text"`` is written to the last word of a
-``pull`` (``gives64``: bytes in base 64); ``"hangs": true`` never ends; ``"takes": "text"`` is the start of a pushed file. Calls with ``"often": true`` may come any number of
-times, at any place. Calls go to ``log.txt`` in the transcript's folder, unexpected ones to ``wrong.txt``.
+Arguments in `call` may contain ``{folder}``, the folder on the phone, whose random name is set by the first call that has it. ``{here}`` is
+any path of this machine. ``"gives": "text"`` is written to the last argument of a ``pull`` (``gives64``: bytes in base 64). ``"hangs": true``
+never ends. ``"takes": "text"`` is the start of a pushed file. Calls with ``"often": true`` may occur any number of times. All calls go to
+``log.txt`` in the transcript's folder, unexpected calls also to ``wrong.txt``.
 """
 
 import json
@@ -91,8 +91,8 @@ class Player:
     """An `adb` on PATH that plays a transcript.
 
     Args:
-        monkeypatch: Puts it there.
-        folder: Where its files are.
+        monkeypatch: Fixture that sets PATH.
+        folder: New folder for the program, transcript and logs.
     """
 
     def __init__(self, monkeypatch, folder):
@@ -105,7 +105,7 @@ class Player:
         monkeypatch.setenv("ADB_TRANSCRIPT", str(folder / "transcript.json"))
 
     def plays(self, calls):
-        """Give it its transcript: calls, or the name of a file in `transcripts`."""
+        """Set the transcript: calls, or the name of a file in `transcripts`."""
         text = (HERE / calls).read_text() if isinstance(calls, str) else json.dumps(calls)
         (self.folder / "transcript.json").write_text(text)
         for name in ("state.json", "log.txt", "wrong.txt"):
@@ -117,14 +117,14 @@ class Player:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def ended(self):
-        """Check that the whole transcript was played, and nothing else."""
+        """Check that the whole transcript and no other call was played."""
         assert not (self.folder / "wrong.txt").exists(), (self.folder / "wrong.txt").read_text()
         calls = [call for call in json.loads((self.folder / "transcript.json").read_text()) if not call.get("often")]
         played = json.loads((self.folder / "state.json").read_text())[0]
         assert played == len(calls), calls[played]
 
 
-def shell(words, serial="R5CT"):
-    """A call of the device's shell, as a transcript has it; words are quoted as a shell needs them."""
+def shell(arguments, serial="R5CT"):
+    """Return a call of the device's shell for a transcript, with quoted arguments."""
     plain = re.compile(r"[\w@%+=:,./{}-]+")
-    return ["-s", serial, "shell", " ".join(word if plain.fullmatch(word) else "'" + word + "'" for word in words)]
+    return ["-s", serial, "shell", " ".join(word if plain.fullmatch(word) else "'" + word + "'" for word in arguments)]

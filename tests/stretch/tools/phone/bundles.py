@@ -1,22 +1,22 @@
-"""Bundles for a phone, what it would say of them, and output of LiteRT's `benchmark_model`, as its sources format it."""
+"""Bundles for a phone, and output of LiteRT's `benchmark_model` in the format of its sources."""
 
 from tests.scheduler.bundles import edit, two_branches
 from tests.scheduler.tools.runner.built import exported
 from tests.stretch.tools.phone.adb import shell
 
-#: Stands in names where they have a comma; in types commas stay.
+#: Replaces commas in names; types keep their commas.
 TAB = "\t"
 
 HEADER = "node type, first, avg_ms, %, cdf%, mem KB, times called, name"
 
 
 def spoken(ms, std_ms=0.05, runs=50, delegate=None, partly=False):
-    """Its log of one signature."""
+    """Return the log of `benchmark_model` for one signature."""
     us, std = ms * 1e3, std_ms * 1e3
     applied = ""
     if delegate is not None:
-        how = "partially executed by the delegate w/ 2 delegate kernels" if partly else "completely executed by the delegate"
-        applied = f"INFO: Explicitly applied {delegate} delegate, and the model graph will be {how}.\n"
+        extent = "partially executed by the delegate w/ 2 delegate kernels" if partly else "completely executed by the delegate"
+        applied = f"INFO: Explicitly applied {delegate} delegate, and the model graph will be {extent}.\n"
     return (
         "INFO: STARTING!\nINFO: Log parameter values verbosely: [0]\nINFO: Min num runs: [50]\nINFO: Min runs duration (seconds): [0]\n"
         f"INFO: Loaded model model.tflite\n{applied}INFO: The input model file size (MB): 0.89589\n"
@@ -31,13 +31,13 @@ def spoken(ms, std_ms=0.05, runs=50, delegate=None, partly=False):
 
 
 def profile(rows, subgraph=None, inside=()):
-    """The operators' times as CSV.
+    """Return the operators' times as CSV.
 
     Args:
         rows: Type, ms and name of each operator.
-        subgraph: Number and name of the subgraph that the signature has, where it is not the first: its own block follows
-            that of the first one, in which a delegate's operators stand.
-        inside: Operators that are listed a second time, under the delegate's operator.
+        subgraph: Number and name of the signature's subgraph if it is not the first: its block follows the block of
+            the first subgraph, which lists a delegate's operators.
+        inside: Operators that are listed again under the delegate's operator.
     """
     first = [] if subgraph and not any(name.startswith("Delegate/") for _, _, name in rows) else rows
     text = "Profiling Info for Benchmark Initialization:\n" + block([("ModifyGraphWithDelegate", 1.5, "ModifyGraphWithDelegate/0")])
@@ -51,7 +51,7 @@ def profile(rows, subgraph=None, inside=()):
 
 
 def block(rows):
-    """The blocks of one subgraph: in the order of running, by time, and summed up."""
+    """Return the blocks of one subgraph: operators in run order, by time, and a summary."""
     total = sum(ms for _, ms, _ in rows) or 1.0
     lines = [
         f"{kind}, {ms:.6g}, {ms:.6g}, {100 * ms / total:.6g}%, {100 * ms / total:.6g}%, 0, 1, {name.replace(',', TAB)}"
@@ -67,8 +67,8 @@ def block(rows):
 
 
 def xnnpack(kernels):
-    """Lines of XNNPACK for kernels, given as kind and ms."""
-    words = {
+    """Return XNNPACK's type, ms and name for kernels given as kind and ms."""
+    types = {
         "conv": "Convolution (NHWC, F32) IGEMM",
         "conv1x1": "Convolution (NHWC, F32) GEMM",
         "depthwise": "Convolution (NHWC, F32) DWConv",
@@ -76,7 +76,7 @@ def xnnpack(kernels):
         "elementwise": "Add (ND, F32)",
         "pool": "Global Average Pooling (NWC, F32)",
     }
-    lines = [words[kind] for kind, _ in kernels]
+    lines = [types[kind] for kind, _ in kernels]
     return [(word, ms, f"Delegate/{word}:{number}") for number, (word, (_, ms)) in enumerate(zip(lines, kernels, strict=True))]
 
 
@@ -105,27 +105,27 @@ def made(folder):
 
 
 def command(signature, flags, threads, *, profiled=False, runs=50, warmup=5, mask=()):
-    words = [*mask, "{folder}/benchmark_model", "--graph={folder}/model.tflite", f"--signature_to_run_for={signature}"]
-    words += [f"--num_threads={threads}", f"--num_runs={runs}", f"--warmup_runs={warmup}", "--min_secs=0", "--warmup_min_secs=0", *flags]
+    argv = [*mask, "{folder}/benchmark_model", "--graph={folder}/model.tflite", f"--signature_to_run_for={signature}"]
+    argv += [f"--num_threads={threads}", f"--num_runs={runs}", f"--warmup_runs={warmup}", "--min_secs=0", "--warmup_min_secs=0", *flags]
     if profiled:
-        words += ["--enable_op_profiling=true", "--op_profiling_output_mode=csv", "--op_profiling_output_file={folder}/profile.csv"]
-    return shell(words)
+        argv += ["--enable_op_profiling=true", "--op_profiling_output_mode=csv", "--op_profiling_output_file={folder}/profile.csv"]
+    return shell(argv)
 
 
 def ms_of(macs, speed):
-    """Time of a signature: its work at a speed, multiply-accumulates per microsecond, and a launch."""
+    """Return the time of a signature in ms at a speed in multiply-accumulates per microsecond, with a launch."""
     return 0.02 + macs / speed / 1e3
 
 
-def timed(sub, flags, threads, speed, *, delegate=None, rows=None, **how):
-    """All calls of one signature on one processor that went well."""
+def timed(sub, flags, threads, speed, *, delegate=None, rows=None, **options):
+    """Return all calls of a successful measurement of one signature on one processor."""
     ms = ms_of(sub.macs, speed)
     if rows is None:
         kinds = [("conv", ms - 0.02)] if sub.name != "head" else [("pool", 0.01), ("linear", ms - 0.02)]
         rows = xnnpack(kinds)
-    said = spoken(ms, delegate=delegate)
+    output = spoken(ms, delegate=delegate)
     return [
-        {"call": command(sub.name, flags, threads, **how), "out": said},
-        {"call": command(sub.name, flags, threads, profiled=True, **how), "out": said},
+        {"call": command(sub.name, flags, threads, **options), "out": output},
+        {"call": command(sub.name, flags, threads, profiled=True, **options), "out": output},
         {"call": ["-s", SERIAL, "pull", "{folder}/profile.csv", "{here}"], "gives": profile(rows, subgraph=(3, sub.name))},
     ]

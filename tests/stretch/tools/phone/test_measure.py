@@ -1,4 +1,4 @@
-"""A bundle measured on a phone: adb, finding the phone, signature by signature, what its program says, and as a whole."""
+"""A bundle measured on a phone: adb, finding the phone, single signatures, parsed output, and the whole bundle."""
 
 import base64
 import dataclasses
@@ -73,7 +73,7 @@ def x_of(bundle):
 
 
 def everything(bundle):
-    """A phone on which all goes well."""
+    """Return the calls of a measurement without failures."""
     calls = [*START, *BENCHMARK]
     for sub in bundle.manifest.subgraphs:
         calls += timed(sub, CPU, THREADS, CPU_SPEED)
@@ -100,7 +100,7 @@ def test_every_signature_is_timed_on_cpu_and_gpu_and_kept_as_measurements(bundle
     assert len(table.kernels) == len(answer.signatures)
 
 
-def test_what_does_not_run_as_a_whole_is_told_and_not_kept(bundle, adb, phone_request):
+def test_signature_that_does_not_run_fully_on_the_gpu_is_reported_and_not_kept(bundle, adb, phone_request):
     calls = [*START, *BENCHMARK]
     for number, sub in enumerate(bundle.manifest.subgraphs):
         calls += timed(sub, CPU, THREADS, CPU_SPEED)
@@ -121,7 +121,7 @@ def test_what_does_not_run_as_a_whole_is_told_and_not_kept(bundle, adb, phone_re
     assert len(kept) == len(gpu) - 2
 
 
-def test_files_are_looked_for_before_the_phone(bundle, adb, phone_request, tmp_path):
+def test_missing_files_and_wrong_options_are_refused_before_the_phone_is_used(bundle, adb, phone_request, tmp_path):
     adb.plays([])
     for change, error, answer in (
         ({"benchmark": None}, UsageError, "needs something to run"),
@@ -142,7 +142,7 @@ TRACE = '{"traceEvents":[]}\n'
 
 @pytest.fixture(scope="module")
 def left(bundle, tmp_path_factory):
-    """Files of a runner: here a session's own record and output."""
+    """The input and files as a runner leaves them, made from the record and output of a session."""
     folder = tmp_path_factory.mktemp("left")
     x = np.random.default_rng(0).standard_normal(bundle.manifest.model.input_shape).astype(np.float32)
     with Session(bundle, dict.fromkeys(("cpu", "gpu", "dsp"), "litert"), record=folder / "record.jsonl") as session:
@@ -162,9 +162,9 @@ def runner_request(tmp_path):
 
 
 def run_of(*options):
-    words = ["{folder}/runner", "{folder}/model.tflite", "--input", "{folder}/input.npy", "--out", "{folder}/results"]
-    words += ["--repeat=50", "--warmup=5", "--time-limit=60", "--threads=cpu=3", "--cores=cpu=4+5+6", *options]
-    return shell(["env", "LD_LIBRARY_PATH={folder}", *words])
+    arguments = ["{folder}/runner", "{folder}/model.tflite", "--input", "{folder}/input.npy", "--out", "{folder}/results"]
+    arguments += ["--repeat=50", "--warmup=5", "--time-limit=60", "--threads=cpu=3", "--cores=cpu=4+5+6", *options]
+    return shell(["env", "LD_LIBRARY_PATH={folder}", *arguments])
 
 
 def calls(files, *options, libraries=(), ended=None):
@@ -182,7 +182,7 @@ def calls(files, *options, libraries=(), ended=None):
 
 
 @pytest.mark.slow
-def test_branches_run_at_once_and_their_output_is_compared_with_the_whole_model(bundle, left, adb, runner_request):
+def test_branches_run_in_parallel_and_their_output_is_compared_with_the_whole_model(bundle, left, adb, runner_request):
     x, files = left
     adb.plays(calls(files))
     answer = measure(bundle, runner_request, x)
@@ -194,7 +194,7 @@ def test_branches_run_at_once_and_their_output_is_compared_with_the_whole_model(
     assert not runner_request.measurements.exists()
 
 
-def test_accelerators_are_chosen_by_the_libraries_that_are_there(bundle, left, adb, runner_request, tmp_path):
+def test_accelerators_are_chosen_by_the_given_libraries(bundle, left, adb, runner_request, tmp_path):
     folder = tmp_path / "libraries"
     folder.mkdir()
     names = ("libLiteRt.so", "libLiteRtClGlAccelerator.so", "libLiteRtDispatch_Qualcomm.so")
@@ -206,14 +206,14 @@ def test_accelerators_are_chosen_by_the_libraries_that_are_there(bundle, left, a
 
 
 @pytest.mark.parametrize("ends", [{"inputs": ("x", "y")}, {"outputs": ("x", "y")}])
-def test_runner_of_a_network_of_several_inputs_or_outputs_is_refused_before_the_phone_is_asked(bundle, adb, runner_request, ends):
+def test_runner_of_several_inputs_or_outputs_is_refused_before_the_phone_is_used(bundle, adb, runner_request, ends):
     several = dataclasses.replace(bundle, manifest=msgspec.structs.replace(bundle.manifest, **ends))
     adb.plays([])
     with pytest.raises(UsageError, match="one input and one output"):
         measure(several, runner_request, np.zeros(1))
 
 
-def test_other_numbers_are_told_as_a_difference(bundle, left, adb, runner_request):
+def test_different_output_is_reported_as_an_error(bundle, left, adb, runner_request):
     adb.plays(calls(left[1]))
     assert measure(bundle, runner_request, np.ones_like(left[0])).runner.max_error > 1e-3
 
@@ -228,7 +228,7 @@ def test_other_numbers_are_told_as_a_difference(bundle, left, adb, runner_reques
         (lambda files: files.update({"output_0.npy": b"no array"}), "output"),
     ],
 )
-def test_what_cannot_be_a_result_is_refused_and_leaves_nothing(bundle, left, adb, runner_request, change, sentence):
+def test_invalid_result_of_the_runner_is_refused_and_leaves_nothing(bundle, left, adb, runner_request, change, sentence):
     files = dict(left[1])
     change(files)
     adb.plays(calls(files))
@@ -238,7 +238,7 @@ def test_what_cannot_be_a_result_is_refused_and_leaves_nothing(bundle, left, adb
     assert adb.log[-1][-1].startswith("rm -rf ")
 
 
-def test_a_time_counts_for_a_gpu_only_if_all_of_it_ran_there():
+def test_time_counts_for_a_gpu_only_if_the_whole_signature_ran_there():
     assert parse_benchmark_output(spoken(1.0, delegate="GPU"), "gpu").elsewhere is None
     assert "in 2 pieces" in parse_benchmark_output(spoken(1.0, delegate="GPU", partly=True), "gpu").elsewhere
     assert "does not say" in parse_benchmark_output(spoken(1.0), "gpu").elsewhere
@@ -274,7 +274,7 @@ ORDER = ["a", "b", "s", "g", "y"]
 KERNELS = fuse(GRAPH, "tflite_cpu")
 
 
-def test_operators_of_the_runtime_are_known_by_the_tensors_they_write(tmp_path):
+def test_operators_of_the_runtime_are_matched_by_their_output_tensors(tmp_path):
     rows = [
         ("CONV_2D", 1.0, "[r]:0"),
         ("DEPTHWISE_CONV_2D", 2.0, "[b]:1"),
@@ -288,16 +288,16 @@ def test_operators_of_the_runtime_are_known_by_the_tensors_they_write(tmp_path):
 
 
 @given(st.lists(st.sampled_from(["conv", "depthwise", "linear", "pool", "elementwise"]), max_size=8))
-def test_times_are_given_to_all_kernels_that_multiply_or_to_none(kinds):
+def test_all_kernels_with_multiplications_get_times_or_none_does(kinds):
     lines = [ProfiledOperator(word, 1.0, name) for word, _, name in xnnpack([(kind, 1.0) for kind in kinds])]
     result = pair(lines, KERNELS, ORDER) if lines else []
     assert len(result) in (0, 3)
     multiplying = [kind for kind in kinds if kind in ("conv", "depthwise", "linear")]
-    # a product of matrices may be run as a convolution of one pixel
+    # a matrix product may run as a convolution of one pixel
     assert (len(result) == 3) == (multiplying in (["conv", "depthwise", "linear"], ["conv", "depthwise", "conv"]))
 
 
-def test_each_signature_is_measured_on_what_computes_its_precision(tmp_path):
+def test_each_signature_is_measured_on_processors_with_its_precision(tmp_path):
     path = two_branches(tmp_path / "bundle", 1, ("cpu", "gpu", "dsp"))
     edit(path, lambda data: [sub.update(precision="int8") for sub in data["subgraphs"] if sub["processor"] == "dsp"])
     result = signature_tasks(load_bundle(path), phone_processors(load_device("mi9"), None, npu=True))
@@ -307,14 +307,14 @@ def test_each_signature_is_measured_on_what_computes_its_precision(tmp_path):
     assert not any(signature.endswith("join") for signature, _, _ in pairs)
 
 
-def test_ranges_of_cores_become_masks_and_others_are_refused():
+def test_core_ranges_become_masks_and_invalid_ranges_are_refused():
     assert (mask_of("4-6"), mask_of("0,7"), mask_of(None)) == (0x70, 0x81, 0)
     for text in ("", "a", "6-4", "4-", "64", "-1", "1,,2", "²"):
         with pytest.raises(UsageError, match="names no cores"):
             mask_of(text)
 
 
-def test_times_are_kept_with_the_release_that_took_them(tmp_path):
+def test_times_are_stored_with_the_release_of_the_benchmark_program(tmp_path):
     bundle, program = load_bundle(two_branches(tmp_path / "bundle")), tmp_path / "benchmark_model"
     work = SignatureWork("stem", "stem", "tiny:stem", "fp32", PhoneProcessor("cpu", "cpu", "3med", 3))
     for release, times in (("one", (1.5, 0.1)), ("another", (1.2, None))):
@@ -326,24 +326,24 @@ def test_times_are_kept_with_the_release_that_took_them(tmp_path):
 
 
 @pytest.mark.slow
-def test_people_are_told_that_it_is_untested_and_how_to_fit(capsys, bundle, adb, phone_request, tmp_path):
+def test_output_says_that_phones_are_untested_and_how_to_fit(capsys, bundle, adb, phone_request, tmp_path):
     adb.plays(everything(bundle))
-    words = ("--serial", "R5CT", "--benchmark-model", phone_request.benchmark, "--measurements", tmp_path / "mine")
-    ran = call(capsys, "run", bundle.path, "--adb", *words)
-    assert "not tried on a phone yet" in ran.err
-    assert "s1.gpu" in ran.out
-    assert "stretch profile fit" in ran.out
+    options = ("--serial", "R5CT", "--benchmark-model", phone_request.benchmark, "--measurements", tmp_path / "mine")
+    result = call(capsys, "run", bundle.path, "--adb", *options)
+    assert "not tried on a phone yet" in result.err
+    assert "s1.gpu" in result.out
+    assert "stretch profile fit" in result.out
 
 
-def test_a_profile_of_ones_own_names_the_times(capsys, bundle, adb, phone_request, tmp_path):
+def test_core_set_of_a_custom_profile_names_the_times(capsys, bundle, adb, phone_request, tmp_path):
     text = (PROFILE_FOLDER / "mi9.toml").read_text().replace('id = "mi9"', 'id = "mine"').replace('"3med"', '"1large"')
     (tmp_path / "mine.toml").write_text(text)
     first = bundle.manifest.subgraphs[0]
     adb.plays([*START, *BENCHMARK, {"call": command(first.name, CPU, 1), "err": "adb: error: closed\n", "code": 1}, *END])
-    words = ("run", bundle.path, "--adb", "--benchmark-model", phone_request.benchmark, "--profile")
-    assert "cpu[1large]" in call(capsys, *words, tmp_path / "mine.toml", "--measurements", tmp_path / "m").message
+    arguments = ("run", bundle.path, "--adb", "--benchmark-model", phone_request.benchmark, "--profile")
+    assert "cpu[1large]" in call(capsys, *arguments, tmp_path / "mine.toml", "--measurements", tmp_path / "m").message
     adb.ended()
-    assert call(capsys, *words, "mine9").code == 3
+    assert call(capsys, *arguments, "mine9").code == 3
 
 
 @pytest.fixture
@@ -362,7 +362,7 @@ def phone(adb):
         ("no_server.json", StretchError, "cannot list devices: failed to check server version: cannot connect to daemon"),
     ],
 )
-def test_why_no_phone_is_ready_is_told_in_one_sentence(adb, transcript, error, sentence):
+def test_reason_for_no_ready_phone_is_reported_in_one_sentence(adb, transcript, error, sentence):
     adb.plays(transcript)
     with pytest.raises(error, match=sentence) as caught:
         find_phone(None, 60)
@@ -370,7 +370,7 @@ def test_why_no_phone_is_ready_is_told_in_one_sentence(adb, transcript, error, s
     adb.ended()
 
 
-def test_the_only_device_or_the_one_that_was_named_is_taken(adb):
+def test_only_device_or_named_device_is_used(adb):
     adb.plays([{"call": ["devices"], "out": "List of devices attached\nR5CT\tdevice\nemulator-5554\toffline\n\n", "often": True}])
     assert find_phone("R5CT", 60).serial == "R5CT"
     with pytest.raises(StretchError, match="`emulator-5554` is offline"):
@@ -379,7 +379,7 @@ def test_the_only_device_or_the_one_that_was_named_is_taken(adb):
         find_phone("other", 60)
 
 
-def test_without_adb_the_package_to_install_is_named(monkeypatch, tmp_path):
+def test_missing_adb_is_refused_naming_the_package_to_install(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingBackendError, match="no program `adb`") as caught:
         find_phone(None, 60)
@@ -387,11 +387,11 @@ def test_without_adb_the_package_to_install_is_named(monkeypatch, tmp_path):
     assert "platform tools" in caught.value.hint
 
 
-def test_words_of_a_command_stay_words_on_the_phone(adb, phone):
-    said = {"call": ["-s", "R5CT", "shell", "echo 'a b' ';rm -rf x' '$HOME'"], "out": "said\n"}
-    adb.plays([said, said])
-    words = ["echo", "a b", ";rm -rf x", "$HOME"]
-    assert (phone.shell(words), phone.attempt(words, "say it").stdout) == ("said\n", "said\n")
+def test_arguments_of_a_command_are_quoted_for_the_phone(adb, phone):
+    shell_call = {"call": ["-s", "R5CT", "shell", "echo 'a b' ';rm -rf x' '$HOME'"], "out": "said\n"}
+    adb.plays([shell_call, shell_call])
+    arguments = ["echo", "a b", ";rm -rf x", "$HOME"]
+    assert (phone.shell(arguments), phone.attempt(arguments, "say it").stdout) == ("said\n", "said\n")
     adb.ended()
 
 
@@ -409,7 +409,7 @@ def test_folder_on_the_phone_is_removed_after_an_error_or_is_named(adb, phone):
     adb.ended()
 
 
-def test_a_file_that_was_pulled_is_whole_or_not_there(adb, phone, tmp_path):
+def test_pulled_file_is_complete_or_absent(adb, phone, tmp_path):
     pull = ["-s", "R5CT", "pull", f"{phone.folder}/times.csv", "{here}"]
     gone = {"call": pull, "gives": "half", "err": "adb: error: device offline\n", "code": 1}
     adb.plays([gone, {"call": pull, "gives": "whole"}, {"call": pull}])
@@ -423,7 +423,7 @@ def test_a_file_that_was_pulled_is_whole_or_not_there(adb, phone, tmp_path):
     adb.ended()
 
 
-def test_a_call_that_does_not_end_is_ended(adb, phone):
+def test_call_that_hangs_is_ended_at_the_limit(adb, phone):
     adb.plays([{"call": shell(["ls"]), "hangs": True}])
     with pytest.raises(StretchError, match="did not end within 2 s"):
         phone.shell(["ls"], limit=2.0)

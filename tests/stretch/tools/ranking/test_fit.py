@@ -1,4 +1,4 @@
-"""A predictor of accuracy finds a linear truth, ranks designs left out, and refuses what cannot be ranked."""
+"""A predictor of accuracy recovers a linear relation, ranks designs left out, and refuses data without a ranking."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def drawn(captured):
 
 
 @pytest.mark.slow
-def test_linear_truth_is_found_and_ranked_on_designs_left_out(drawn):
+def test_linear_relation_is_recovered_and_ranks_designs_left_out(drawn):
     graph, designs = drawn
     truth = np.random.default_rng(0).normal(size=len(FEATURES)) * 0.02
     accuracies = [0.9 + sum(float(row @ truth) for row in segment_features(graph, d).values()) for d in designs]

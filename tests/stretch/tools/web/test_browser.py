@@ -1,4 +1,4 @@
-"""A profile of a browser, whose page is played by times that follow a rule."""
+"""A profile of a browser whose page is simulated by times from a formula."""
 
 import msgspec
 import onnxruntime
@@ -12,7 +12,7 @@ from stretch.tools.web.browser import HALF, BrowserMeasurer
 pytestmark = pytest.mark.torch
 
 DEVICE = {"agent": "a browser", "cores": 8, "isolated": True, "webgpu": True, "fp16": True, "webnn": False, "lacks": []}
-#: Multiply-accumulates in a millisecond, and additional milliseconds of an inference, by place.
+#: Multiply-accumulates per ms, and additional ms per inference, for each processor.
 SPEEDS = {"cpu[4threads]": (4e6, 0.5), "cpu[1thread]": (1e6, 0.5), "gpu[all] fp16": (2e7, 3.0), "gpu[all]": (1e7, 3.0)}
 
 
@@ -21,7 +21,7 @@ def send(measurer, **report):
 
 
 def played(measurer, monkeypatch):
-    """Run it to its end; returns all that the page was asked for."""
+    """Run the measurement to its end; return all requests to the page."""
     monkeypatch.setattr(browser, "LEAST_NETWORKS", 16)
     monkeypatch.setattr(browser, "MOST_MACS", 40_000_000)
     monkeypatch.setattr(browser, "MOST_WEIGHTS", 400_000)
@@ -41,7 +41,7 @@ def played(measurer, monkeypatch):
 
 
 @pytest.mark.slow
-def test_profile_has_every_place_in_every_precision_and_is_planned_for(tmp_path, monkeypatch):
+def test_profile_has_every_processor_in_every_precision_and_can_be_loaded(tmp_path, monkeypatch):
     measurer = BrowserMeasurer("mine", tmp_path, 0.0)
     played(measurer, monkeypatch)
     fits = {(item.processor, item.core_set, item.precision) for item in measurer.fits}
@@ -54,7 +54,7 @@ def test_profile_has_every_place_in_every_precision_and_is_planned_for(tmp_path,
     assert device.links["gpu"].spread.value[1] == pytest.approx(2)
 
 
-def test_networks_are_files_that_run_in_both_precisions(tmp_path):
+def test_networks_are_onnx_files_that_run_in_both_precisions(tmp_path):
     measurer = BrowserMeasurer("mine", tmp_path, 60.0)
     network = send(measurer)["networks"][0]
     for name in (network["name"], network["name"] + HALF):
@@ -63,7 +63,7 @@ def test_networks_are_files_that_run_in_both_precisions(tmp_path):
         assert session.get_outputs()[0].shape == list(network["output"])
 
 
-def test_times_of_what_was_not_asked_for_and_of_another_browser_are_refused(tmp_path):
+def test_times_that_were_not_requested_or_of_another_browser_are_refused(tmp_path):
     measurer = BrowserMeasurer("mine", tmp_path, 60.0)
     name = send(measurer)["networks"][0]["name"]
     for times in ({"npu": {name: [1.0]}}, {"gpu[all]": {"another": [1.0]}}):

@@ -1,4 +1,4 @@
-"""`stretch web` in a real browser: branches that overlap and are right, a profile that is planned for, and a page that keeps the rules."""
+"""`stretch web` in a real browser: parallel branches with correct results, a usable profile, and an accessible page."""
 
 import contextlib
 import functools
@@ -25,7 +25,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 
 browser_test = [pytest.mark.slow, pytest.mark.torch, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here")]
 
-#: Software WebGPU, which takes a second for what a phone does in milliseconds.
+#: Software WebGPU, which needs a second for work that a phone does in milliseconds.
 WEBGPU = ("--enable-unsafe-webgpu", "--enable-features=Vulkan", "--use-webgpu-adapter=swiftshader")
 
 
@@ -41,7 +41,7 @@ def runtime():
 def browser(request):
     playwright = pytest.importorskip("playwright.sync_api")
     with playwright.sync_playwright() as engine:
-        # without a sandbox of its own it also starts for root, as in a container; it only reads our pages
+        # without its sandbox Chromium also starts as root, as in a container; it only loads our pages
         launched = engine.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *request.param])
         launched.webgpu = bool(request.param)
         yield launched
@@ -49,7 +49,7 @@ def browser(request):
 
 
 class Visit:
-    """A page that was opened and runs to its end."""
+    """An open page that runs to its end."""
 
     def __init__(self, browser, address, rounds=5, threads=1, width=360):
         self.page = browser.new_page(viewport={"width": width, "height": 800})
@@ -70,7 +70,7 @@ class Visit:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """An exact bundle with bands and paths, and a stretched one."""
+    """A folder with an exact bundle with bands and paths, and a stretched bundle."""
     import stretch
     from tests.stretch import exact_bundles
 
@@ -84,7 +84,7 @@ def folders(tmp_path_factory):
 class TestBundles:
     pytestmark = browser_test
 
-    def test_branches_overlap_are_right_and_come_in_the_order_of_the_state_machine(self, browser, folders, tmp_path):
+    def test_branches_overlap_with_correct_results_in_the_order_of_the_state_machine(self, browser, folders, tmp_path):
         axe = pytest.importorskip("axe_playwright_python.sync_playwright")
         shown = [PageBundle(name, name, load_bundle(folders / name)) for name in ("exact", "stretched")]
         with PageServer(shown, runtime()) as server:
@@ -96,7 +96,7 @@ class TestBundles:
                 assert answer.right, answer.differences
                 assert answer.providers == {"cpu": "wasm", "gpu": "webgpu" if browser.webgpu else "wasm"}
                 assert answer.rounds == 5
-            # both branches of a segment are on their way before either is done, however busy the machine is
+            # both branches of a segment are submitted before either is done, on a busy machine, too
             assert any(
                 {item.queue for item in line.instructions if isinstance(item, Submit)} == {"cpu", "gpu"}
                 for line in server.lines
@@ -124,11 +124,11 @@ class TestBundles:
             near = np.abs(shown.tensors["outputs", output] - want).max() / np.abs(want).max()
             visit = Visit(browser, server.address, rounds=3)
             assert visit.finish() == ""
-            # a reference that the page differs from differs from torch by less than the rest
+            # the page's difference from its reference and the reference's from torch are small together
             assert near + max(server.answers[0].differences.values()) < 1e-4
             visit.page.close()
 
-    def test_a_page_that_is_closed_makes_room_for_the_next_one(self, browser, folders):
+    def test_closed_page_makes_room_for_the_next_one(self, browser, folders):
         with PageServer([PageBundle("exact", "exact", load_bundle(folders / "exact"))], runtime()) as server:
             first = Visit(browser, server.address, rounds=1000)
             first.page.wait_for_selector("#state:has-text('round')", timeout=120_000)
@@ -145,7 +145,7 @@ class TestBundles:
 class TestProfile:
     pytestmark = browser_test
 
-    def test_a_profile_of_the_browser_is_planned_for_and_run_again(self, browser, capsys, monkeypatch, tmp_path):
+    def test_profile_of_the_browser_is_used_for_a_plan_that_runs_there(self, browser, capsys, monkeypatch, tmp_path):
         from stretch.profile import run as networks
         from stretch.tools.web import browser as measuring
 
@@ -182,9 +182,9 @@ class TestProfile:
 
 
 @contextlib.contextmanager
-def running(*words):
-    """`stretch` in a process of its own, and the address that it says to open."""
-    command = [sys.executable, "-c", "from stretch.cli import app; app()", *map(str, words)]
+def running(*arguments):
+    """Run `stretch` in another process; yield the process and the address that it prints."""
+    command = [sys.executable, "-c", "from stretch.cli import app; app()", *map(str, arguments)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             line = next(line for line in process.stderr if "http" in line)
@@ -193,7 +193,7 @@ def running(*words):
             process.kill()
 
 
-def test_a_bundle_whose_tensors_are_not_fp32_is_refused(bundle_dir):
+def test_bundle_with_tensors_other_than_fp32_is_refused(bundle_dir):
     bundle = load_bundle(bundle_dir)
     tensors = tuple(msgspec.structs.replace(tensor, dtype="float16") for tensor in bundle.manifest.tensors)
     manifest = msgspec.structs.replace(bundle.manifest, tensors=tensors)
