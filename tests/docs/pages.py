@@ -13,7 +13,7 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 @dataclass(frozen=True)
 class Snippet:
-    """One fenced block: its language and its text."""
+    """Language and text of one fenced block."""
 
     language: str
     text: str
@@ -24,7 +24,7 @@ def pages() -> list[Path]:
 
 
 def program(name: str) -> ModuleType:
-    """A program of the folder of documentation, as a module."""
+    """Import a program of the folder `docs` as a module."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

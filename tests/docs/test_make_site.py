@@ -1,4 +1,4 @@
-"""The pages of the repository as a site."""
+"""The website made from the pages of the repository."""
 
 import os
 import re
@@ -22,7 +22,7 @@ def hooks():
 
 
 class _Read(HTMLParser):
-    """Links and loaded files of a page, and the places in it."""
+    """Links, loaded files and anchors of a page."""
 
     def __init__(self, text):
         super().__init__()
@@ -51,11 +51,11 @@ class _Read(HTMLParser):
         ("[out](../../../elsewhere)", "[out](../../../elsewhere)"),
     ],
 )
-def test_link_to_a_folder_leads_to_its_page_or_is_words(hooks, link, wanted):
+def test_link_to_a_folder_leads_to_its_page_or_becomes_text(hooks, link, wanted):
     assert hooks.with_folders("docs/guides/train.md", f"See {link}.") == f"See {wanted}."
 
 
-def test_sections_of_an_index_become_tabs_and_groups_their_parts(hooks, tmp_path, monkeypatch):
+def test_sections_of_an_index_become_tabs_with_groups(hooks, tmp_path, monkeypatch):
     index = "# All\n\n- [no](no.md)\n\n**How it works**\n\n- [One](a/one.md): text\n\n*Part*\n\n- [Two](../two.md)\n\n**Last**\n\n- [Three](x.md)\n"
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "README.md").write_text(index)
@@ -70,22 +70,22 @@ def test_sections_of_an_index_become_tabs_and_groups_their_parts(hooks, tmp_path
 def test_no_link_of_the_site_is_dead_and_nothing_is_loaded_from_elsewhere(tmp_path):
     site = tmp_path / "site"
     command = [str(Path(sys.executable).parent / "mkdocs"), "build", "--strict", "--quiet", "--site-dir", str(site)]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    read = {path: _Read(path.read_text()) for path in site.rglob("*.html")}
-    assert len(read) > 60
+    process = subprocess.run(command, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    pages = {path: _Read(path.read_text()) for path in site.rglob("*.html")}
+    assert len(pages) > 60
     dead = []
-    for path, page in read.items():
+    for path, page in pages.items():
         for link in page.loaded:
             assert "://" not in link and not link.startswith("//"), (path, link)  # noqa: PT018
         for link in (*page.links, *page.loaded):
             if re.match(r"[a-z]+:", link):
                 continue
             target, place = urldefrag(link)
-            # the page of missing pages has no place of its own, so its links begin at the root
+            # 404.html is shown at any address, so its links begin at the root
             base = site if path.name == "404.html" else path.parent
             file = path if not target else (base / unquote(target).lstrip("/")).resolve()
             file = file / "index.html" if file.is_dir() else file
-            if not file.is_file() or (place and file in read and unquote(place) not in read[file].places):
+            if not file.is_file() or (place and file in pages and unquote(place) not in pages[file].places):
                 dead.append((str(path.relative_to(site)), link))
     assert dead == []

@@ -1,4 +1,4 @@
-"""References of the command line and of Python, the picture of bands and commands on pages agree with the code."""
+"""The references, the picture of bands and the commands on pages agree with the code."""
 
 import inspect
 import re
@@ -26,7 +26,7 @@ def thing(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", ["make_python_reference", "make_cli_reference", "make_bands_picture"])
-def test_what_a_program_of_the_documentation_writes_is_up_to_date(program):
+def test_generated_page_or_picture_is_up_to_date(program):
     command = [sys.executable, f"docs/{program}.py", "--check"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr) == (0, "")
@@ -36,14 +36,14 @@ def test_what_a_program_of_the_documentation_writes_is_up_to_date(program):
     ("sentence", "instead"),
     [("image_count: int = 256", "image_count: int = 9"), ("Plan only: build no model", "Plan"), ("Branched.save", "Branched.keep")],
 )
-def test_page_that_says_something_else_is_out_of_date(sentence, instead):
+def test_page_that_differs_from_the_code_is_out_of_date(sentence, instead):
     text = PAGE.read_text()
     assert text.count(sentence) == 1
     assert program("make_python_reference").reference(text.replace(sentence, instead)) == text
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if not (inspect.isclass(thing(name)) and issubclass(thing(name), Exception))])
-def test_part_of_a_name_has_its_parameters_and_says_something_of_each(name):
+def test_reference_of_a_name_has_and_describes_all_its_parameters(name):
     *_, part = re.findall(rf"<!-- name {re.escape(name)} -->\n(.*?)<!-- /name -->", PAGE.read_text(), re.DOTALL)
     signature = part.split("```")[1].split(f"{name}", 1)[1]
     parameters = [p for p in inspect.signature(thing(name)).parameters if p != "self"]
@@ -54,7 +54,7 @@ def test_part_of_a_name_has_its_parameters_and_says_something_of_each(name):
     assert all(rows.values())
 
 
-def test_examples_use_every_function_that_is_public():
+def test_examples_use_every_public_function():
     code = "\n".join(snippet.text for snippet in snippets(PAGE.relative_to(ROOT)) if snippet.language == "python")
     functions = [f"{name}(" for name in NAMES if inspect.isfunction(thing(name))]
     assert not [used for used in (*functions, "stretch.PlanConfig(", ".save(", "scheduler.Session(", "except stretch.") if used not in code]
@@ -65,7 +65,7 @@ def test_reference_page_has_a_section_for_each_verb():
     assert [line.removeprefix("## stretch ") for line in text.splitlines() if line.startswith("## stretch ")] == list(VERBS)
 
 
-#: A copy of the checkout runs the blocks of CONTRIBUTING (`tests/contracts/test_worked_examples.py`).
+#: CONTRIBUTING is left out: `tests/contracts/test_worked_examples.py` runs its blocks in a copy of the checkout.
 RUNNABLE = [
     page for page in pages() if str(page) != "CONTRIBUTING.md" and {"sh", "python"} & {snippet.language for snippet in snippets(page)}
 ]
@@ -76,7 +76,7 @@ TIMES = "stretch profile --name here"
 
 
 def runnable(page):
-    """A page as a case, which runs alone if its commands time this machine."""
+    """Make a parameter of a page; its test runs alone if its commands time this machine."""
     times = any(snippet.language == "sh" and TIMES in snippet.text for snippet in snippets(page))
     return pytest.param(page, id=str(page), marks=[pytest.mark.timing] if times else [])
 
@@ -91,18 +91,18 @@ def test_commands_of_a_page_succeed_in_their_order(page, tmp_path, warm):
             (tmp_path / name[1]).write_text(snippet.text)
         if command := {"sh": ("bash", "-euc"), "python": ("snippet",)}.get(snippet.language):
             result = warm.run(*command, snippet.text, cwd=tmp_path)
-            if "too noisy" in result.stderr:  # others may disturb a machine for a while: go on as the hint says
+            if "too noisy" in result.stderr:  # other programs may disturb a machine: resume as the hint says
                 result = warm.run(*command, snippet.text.replace(TIMES, f"{TIMES} --resume"), cwd=tmp_path)
             assert result.returncode == 0, f"{snippet.text}\n{result.stderr}"
 
 
-def test_verbs_in_blocks_that_are_only_shown_exist():
-    # the reference is generated from the verbs' own help, whose sentences may begin a line with the program's name
+def test_verbs_in_text_blocks_exist():
+    # the reference is generated from the verbs' help, which may begin a line with the program's name
     blocks = [
         snippet for page in pages() if str(page) != "docs/reference/cli.md" for snippet in snippets(page) if snippet.language == "text"
     ]
     lines = [line for block in blocks for line in block.text.splitlines()]
     shown = [shlex.split(line, comments=True) if "'" not in line else line.split() for line in lines]
-    named = {words[1] for words in shown if len(words) > 1 and words[0].endswith("stretch")}
+    named = {arguments[1] for arguments in shown if len(arguments) > 1 and arguments[0].endswith("stretch")}
     flags = {flag for param in typer.main.get_command(app).params for flag in param.opts}
     assert set() < named <= {*VERBS, *flags}

@@ -1,4 +1,4 @@
-"""Figures in committed records and screenshots are those of the code of today, and say how they were found."""
+"""Committed records and screenshots agree with the current code and with each other."""
 
 import numpy as np
 import pytest
@@ -20,8 +20,8 @@ MATRIX = ROOT / "experiments" / "main_job" / "results" / "predicted.json"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
-def test_recorded_prediction_is_what_the_planner_says_now(device):
-    """Fails when planning or a profile changes: run ``python -m experiments.main_job.run predict``."""
+def test_recorded_prediction_is_that_of_the_current_planner(device):
+    """Fail after a change of planning or a profile: run ``python -m experiments.main_job.run predict``."""
     recorded = {row["model and device"]: row for row in read_record(MATRIX).tables["matrix"]}
     built = predicted_row("resnet18", device, DEVICES[device])
     for column, value in built.items():
@@ -29,7 +29,7 @@ def test_recorded_prediction_is_what_the_planner_says_now(device):
         assert known == (pytest.approx(value, rel=0.02) if isinstance(value, float) else value), column
 
 
-def test_what_is_recommended_is_predicted_to_be_faster_and_every_network_is_accounted_for():
+def test_recommended_design_is_predicted_to_be_faster_and_every_network_has_a_result():
     record = read_record(MATRIX)
     rows, refused = record.tables["matrix"], [note for note in record.notes if "no design of" in note]
     assert len(rows) + len(refused) == len(MODELS) * len(DEVICES)
@@ -41,7 +41,7 @@ def test_what_is_recommended_is_predicted_to_be_faster_and_every_network_is_acco
             assert row["over sequential"] < MIN_GAIN
 
 
-def test_every_place_of_the_record_is_counted_in_its_networks():
+def test_counts_per_processor_and_per_network_agree():
     record = read_record(HERE / "results" / "families_left_out.json")
     for name in ("npu", "boards", "transformers"):
         assert sum(row["times"] for row in record.tables[name]) == sum(row["times"] for row in record.tables[f"{name}_networks"])
@@ -50,7 +50,7 @@ def test_every_place_of_the_record_is_counted_in_its_networks():
             assert 0 < least <= median <= most < np.inf
 
 
-def test_published_numbers_are_those_of_the_file():
+def test_recorded_published_numbers_are_those_of_the_file():
     record = read_record(RECORDS / "published.json")
     assert (record.source, record.tables) == ("paper", {"stretch": published()})
 
@@ -58,8 +58,8 @@ def test_published_numbers_are_those_of_the_file():
 @pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.parametrize("name", REPORTS)
-def test_screenshot_shows_the_words_of_todays_report(tmp_path, name):
-    # the page states the command, and with it the file's name
+def test_screenshot_shows_the_text_of_the_current_report(tmp_path, name):
+    # the page states the command with the name of the file
     path = tmp_path / f"{name}.html"
     report(REPORTS[name], path)
     with Image.open(PICTURES / f"{name}.png") as picture:

@@ -1,4 +1,4 @@
-"""Timelines, reports of tests and pairs of the experiment on two real processors follow from the measurements."""
+"""Timelines, test reports and pairs of the experiment on two real processors."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def test_shares_of_a_processor_add_up_to_the_inference():
     assert list(cpu.values()) == ["measured, cpu", 100.0, 80.0, 0.0, 0.0, 20.0]
 
 
-def test_operator_whose_every_case_is_refused_is_no_failure(tmp_path):
+def test_refused_test_case_is_not_a_failure(tmp_path):
     file = tmp_path / "report.xml"
     faults = {"ok": "", "refused": "hypothesis.errors.FailedHealthCheck: filtering out"}
     faults |= {"wrong": "assert False", "crashed": "worker 'gw0' crashed"}
@@ -28,7 +28,7 @@ def test_operator_whose_every_case_is_refused_is_no_failure(tmp_path):
     assert [outcome for _, outcome, _ in cases(file)] == ["passed", "refused", "failed", "failed"]
 
 
-def test_pair_is_compared_with_the_best_single_processor_and_the_best_of_all():
+def test_pair_is_compared_with_the_best_single_processor_and_the_best_other_schedule():
     seconds = {PLANNED: 1.0, f"{ALONE}cpu": 3.0, f"{ALONE}gpu": 2.0, "both in flight on the gpu": 1.6}
     designs = [{"file": "a.toml", "processors": ["cpu", "gpu"]}, {"file": None, "processors": ["gpu"]}]
     answer = {"pairs_per_second": BURST, "designs": designs, "speedup_over_sequential": 2.1}

@@ -1,4 +1,4 @@
-"""Records hold numbers with their conditions, and are checked; blocks and templates of pages are filled from them."""
+"""Records of numbers with their conditions: writing, validation, and filling of blocks and templates of pages."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def test_record_is_read_back_with_machine_versions_and_load(tmp_path):
     assert written.versions["nn-stretch"]
 
 
-def test_load_is_that_before_the_run_unless_another_is_stated(tmp_path):
+def test_load_is_the_one_before_the_run_unless_stated(tmp_path):
     code = "import os, sys; from pathlib import Path; os.getloadavg = lambda: (0.5, 0, 0); from experiments.records import write_record; "
     code += "os.getloadavg = lambda: (9, 0, 0); write_record(Path(sys.argv[1]), {'t': [{'a': 1}]}, source='predicted', command='make it')"
     path = tmp_path / "x" / "results" / "host.json"
@@ -37,15 +37,15 @@ def test_load_is_that_before_the_run_unless_another_is_stated(tmp_path):
 def test_changed_code_makes_a_commit_dirty(tmp_path):
     (tmp_path / "experiments" / "x").mkdir(parents=True)
     (tmp_path / "experiments" / "x" / "run.py").write_text("1\n")
-    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
-        command = ["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e@example.org", *words]
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
+        command = ["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e@example.org", *arguments]
         subprocess.run(command, capture_output=True, check=True)
     assert not this_commit(tmp_path).dirty
     (tmp_path / "experiments" / "x" / "run.py").write_text("2\n")
     assert this_commit(tmp_path).dirty
 
 
-def test_facts_of_a_cell_are_those_of_the_nearest_level_that_states_them(tmp_path):
+def test_facts_of_a_cell_come_from_the_nearest_level_that_states_them(tmp_path):
     columns = {"seconds": Facts(source="predicted", runs="not recorded")}
     about = {"phases": About(runs=7, rows={"plan": Facts(interleaved=False)}, columns=columns)}
     tables, path = TABLES | {"other": [{"name": "a", "ms": 1.0}]}, tmp_path / "x" / "results" / "host.json"
@@ -59,12 +59,12 @@ def test_facts_of_a_cell_are_those_of_the_nearest_level_that_states_them(tmp_pat
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        # not written
+        # refused when writing
         ({"about": {"speed": About()}}, "table `speed`"),
         ({"about": {"phases": About(columns={"hours": Facts()})}}, "`hours`"),
         ({"about": {"phases": About(columns={"seconds": Facts(runs=0)})}}, "has 0 runs"),
         ({"runs": None}, "does not say in how many runs"),
-        # not read
+        # refused when reading
         (lambda r: r.update(schema=1), "record schema 1"),
         (lambda r: r.update(extra=1), "is no record"),
         (lambda r: r.pop("machine"), "is no record"),
@@ -73,7 +73,7 @@ def test_facts_of_a_cell_are_those_of_the_nearest_level_that_states_them(tmp_pat
         (lambda r: r.update(experiment="y"), "belongs to the experiment `y`"),
     ],
 )
-def test_record_that_contradicts_itself_or_the_schema_is_neither_written_nor_read(tmp_path, change, reason):
+def test_inconsistent_or_invalid_record_is_neither_written_nor_read(tmp_path, change, reason):
     path = tmp_path / "x" / "results" / "host.json"
     if callable(change):
         record = msgspec.to_builtins(write_record(path, TABLES, **FACTS))
@@ -100,10 +100,10 @@ def root(tmp_path):
     return tmp_path
 
 
-def test_block_of_a_template_is_filled_and_the_rest_stays(root):
+def test_block_of_a_page_is_filled_and_the_rest_stays(root):
     page = "before\n\n<!-- block times -->\n{}\n<!-- /block -->\nafter\n"
     assert render(page.format("old\nolder"), "README.md", root) == page.format("Planning takes 1.50 s.")
-    # a table has its origin
+    # a table is followed by its origin
     lines = render(f"<!-- block {RECORD}#phases -->\n<!-- /block -->\n", "README.md", root).splitlines()
     assert lines[1:5] == ["| phase | seconds |", "|---|---:|", "| plan | 1.50 |", "| export all | 12.3 |"]
     assert (lines[6][:14], lines[7]) == ("*Measured*, 20", "<!-- /block -->")
@@ -127,12 +127,12 @@ WRITTEN = Record(
 
 
 def filled(root, text):
-    """A template in which `r` names the table of the one record of a repository."""
+    """Fill a template in which `r` is the table of the repository's record."""
     save_record(root / RECORD, WRITTEN)
     return fill(f"{{{{ use r = {RECORD}#runs }}}}\n{text}", "t.txt", root)
 
 
-def test_table_has_what_is_chosen_in_its_order_and_its_origin_says_source_commit_machine_load_runs_and_turns(tmp_path):
+def test_table_has_the_chosen_rows_and_columns_in_order_and_its_origin_states_all_conditions(tmp_path):
     text = "{{ table r\nrows: c = The c | a b\ncolumns: network = net | kept | {low:.2f} to {high:.2f} = interval }}"
     lines = ["| net | kept | interval |", "|---|---:|---|", "| The c | – | – to 2 |", "| a b | yes | 0.90 to 1.13 |"]
     assert filled(tmp_path, text).splitlines() == lines
@@ -157,7 +157,7 @@ def test_table_has_what_is_chosen_in_its_order_and_its_origin_says_source_commit
         ("{{ origin experiments/y/results/host.json#t }}", "cannot read the record"),
     ],
 )
-def test_page_or_template_that_names_nothing_is_an_error(root, text, reason):
+def test_page_or_template_with_an_unknown_reference_is_an_error(root, text, reason):
     with pytest.raises(StretchError, match=reason):
         render(text, "t.txt", root) if text.startswith("<!--") else filled(root, text)
 

@@ -16,11 +16,11 @@ from tests.stretch.cli.commands import succeed
 
 RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
 DESIGNS = sorted((ROOT / "recipes/designs").glob("*.toml"))
-#: Designs for one device; the others leave it to who names them.
+#: Designs for one device; the other designs leave the device to the user.
 FOR_A_DEVICE = [path for path in DESIGNS if load_draft(path).device]
 
 
-def test_files_are_recipes_or_designs_one_of_them_for_the_demo_and_nothing_else_lies_among_them():
+def test_folder_has_only_recipes_and_designs_with_one_design_for_the_demo():
     texts = {path for path in (ROOT / "recipes").rglob("*") if path.is_file()}
     assert texts == {ROOT / "recipes/README.md", *RECIPES, *DESIGNS}
     named = {"resnet50_mi9", "resnet34_mi9", "regnet_x_1_6gf_mi9", "efficientnet_lite4_mi9", "efficientnet_b5_pixel6"}
@@ -30,7 +30,7 @@ def test_files_are_recipes_or_designs_one_of_them_for_the_demo_and_nothing_else_
 
 
 @pytest.mark.parametrize("path", DESIGNS, ids=lambda path: path.stem)
-def test_design_is_named_after_its_model_and_device_uses_its_processors_and_is_no_recipe(path):
+def test_design_is_named_after_model_and_device_uses_its_processors_and_is_not_a_recipe(path):
     draft = load_draft(path)
     assert path.stem == f"{draft.model}_{draft.device}" if draft.device else path.stem.startswith(f"{draft.model}_")
     assert draft.segments
@@ -56,7 +56,7 @@ def test_design_applied_to_its_model_keeps_the_amount_of_computation(path):
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_recipe_states_only_what_differs_from_the_defaults_and_is_no_design(path):
+def test_recipe_states_only_values_other_than_the_defaults_and_is_not_a_design(path):
     recipe = load_recipe(path)
     assert recipe.model
     with pytest.raises(StretchError, match="not a design"):
@@ -93,12 +93,12 @@ def test_recipe_dry_runs_on_synthetic_images(path, capsys, tmp_path):
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_resnet56_recipe_trains_to_eighty_percent_of_made_up_images(capsys, tmp_path):
+def test_resnet56_recipe_trains_to_eighty_percent_on_synthetic_images(capsys, tmp_path):
     pytest.importorskip("torch")
     images = ("data.name=synthetic", "data.count=768")
     short = ("train.epochs=3", "train.batch=32", "train.warmup_epochs=0", "train.learning_rate=0.02", "keep.tensorboard=false")
-    words = [word for change in (*images, *short) for word in ("--set", change)]
-    result = succeed(capsys, "train", "resnet56_cifar10", *words, "--out", tmp_path / "run", "--json", "--quiet")
+    options = [word for change in (*images, *short) for word in ("--set", change)]
+    result = succeed(capsys, "train", "resnet56_cifar10", *options, "--out", tmp_path / "run", "--json", "--quiet")
     metrics = json.loads(result.out)["metrics"]
     assert metrics["accuracy"] >= 0.8  # ten classes, 192 test images
     assert metrics["macs_ratio"] == pytest.approx([0.988], abs=0.001)

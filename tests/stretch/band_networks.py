@@ -1,4 +1,4 @@
-"""Random small networks of operators that read rows, and designs that split them into bands."""
+"""Random small networks of operators on rows, and designs that split them into bands."""
 
 import itertools
 
@@ -22,7 +22,7 @@ WIDTH = 4
 
 
 class SideBySide(nn.Module):
-    """Two paths of different windows, concatenated and brought back to the width."""
+    """Two paths with different windows, concatenated and reduced to the original width."""
 
     def __init__(self, left: nn.Module, right: nn.Module) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Squeeze(nn.Module):
 
 
 def _same(draw: st.DrawFn) -> nn.Module:
-    """A convolution that keeps the size, with a batch norm and an activation."""
+    """Draw a convolution that keeps the size, with a batch norm and an activation."""
     size, dilation = draw(st.sampled_from([1, 3, 5])), draw(st.sampled_from([1, 1, 2]))
     groups = draw(st.sampled_from([1, 2, WIDTH]))
     conv = nn.Conv2d(WIDTH, WIDTH, size, padding=dilation * (size // 2), dilation=dilation, groups=groups, bias=draw(st.booleans()))
@@ -61,7 +61,7 @@ def _same(draw: st.DrawFn) -> nn.Module:
 
 
 def _any_window(draw: st.DrawFn) -> nn.Module:
-    """A convolution whose kernel, stride and padding differ between sides."""
+    """Draw a convolution whose kernel, stride and padding differ between sides."""
     kernel = (draw(st.integers(1, 4)), draw(st.integers(1, 3)))
     stride, dilation = (draw(st.integers(1, 2)), draw(st.integers(1, 2))), (draw(st.integers(1, 2)), 1)
     pads = tuple(draw(st.integers(0, kernel[side % 2] - 1)) for side in range(4))
@@ -69,7 +69,7 @@ def _any_window(draw: st.DrawFn) -> nn.Module:
 
 
 def _pool(draw: st.DrawFn) -> nn.Module:
-    """A pool of any window, rounded up or not."""
+    """Draw a pool of any window, with sizes rounded up or down."""
     window = {"kernel_size": draw(st.integers(2, 3)), "stride": draw(st.integers(1, 2)), "padding": draw(st.integers(0, 1))}
     window["ceil_mode"] = draw(st.booleans())
     return nn.MaxPool2d(**window) if draw(st.booleans()) else nn.AvgPool2d(**window, count_include_pad=draw(st.booleans()))
@@ -89,7 +89,7 @@ BLOCKS = {
 
 @st.composite
 def networks(draw: st.DrawFn, kinds: tuple[str, ...] = tuple(BLOCKS)) -> Captured:
-    """A stem, two to four blocks, and a head; weights and statistics are drawn, too."""
+    """Draw a stem, two to four blocks and a head, with random weights and statistics."""
     torch.manual_seed(draw(st.integers(0, 1 << 20)))
     chosen = draw(st.lists(st.sampled_from(kinds), min_size=2, max_size=4))
     blocks = [BLOCKS[kind](draw) for kind in chosen]
@@ -101,7 +101,7 @@ def networks(draw: st.DrawFn, kinds: tuple[str, ...] = tuple(BLOCKS)) -> Capture
     shape = (1, 3, draw(st.integers(9, 20)), draw(st.integers(9, 14)))
     try:
         net.eval()(torch.zeros(shape))
-    except RuntimeError:  # a window is larger than what is left of the image
+    except RuntimeError:  # a window is larger than the remaining image
         reject()
     captured = capture(net, shape, "net")
     assume(all(_fits(captured.graph, op) for op in captured.graph.ops if "kernel" in op.attrs))
@@ -109,7 +109,7 @@ def networks(draw: st.DrawFn, kinds: tuple[str, ...] = tuple(BLOCKS)) -> Capture
 
 
 def _fits(graph: OpGraph, op: Op) -> bool:
-    """Whether no window begins in the padding behind the input: ONNX Runtime's shapes before opset 22 are wrong there."""
+    """Return whether no window begins in the padding after the input, where ONNX Runtime before opset 22 is wrong."""
     top, left, bottom, right = ints(op.attrs, "padding")
     sizes = graph.input_shapes(op)[0][2:]
     dilation = op.attrs.get("dilation", (1, 1))
@@ -124,7 +124,7 @@ def _fits(graph: OpGraph, op: Op) -> bool:
 
 @st.composite
 def banded(draw: st.DrawFn, graph: OpGraph, processors: tuple[str, ...] = ("cpu", "gpu", "dsp")) -> BranchDesign:
-    """The network in segments between any cut points, each whole or in bands of any height on two or three processors."""
+    """Draw segments between any cut points, each whole or in bands of any height on two or three processors."""
     cuts = [name for name in cut_points(graph)[1:-1] if len(graph.by_name[name].shape) == 4]
     return BranchDesign(graph.name, "test", tuple(_part(draw, segment, processors) for segment in cut_at_random(draw, graph, cuts, 3)))
 
@@ -140,7 +140,7 @@ def _part(draw: st.DrawFn, segment: Segment, processors: tuple[str, ...]) -> Seg
     try:
         for start, stop in itertools.pairwise(bounds):
             bands_of(segment.graph, start, stop)
-    except StretchError:  # a band whose rows lie in the padding alone
+    except StretchError:  # a band whose rows are all padding
         return whole(segment)
     branches = tuple(
         BranchScale(processor, segment.depth, segment.width, rows=band)

@@ -29,7 +29,7 @@ class Skip(nn.Module):
 
 
 class Scale(nn.Module):
-    """A learned number a channel, as behind the blocks of ConvNeXt."""
+    """A learned factor per channel, as after the blocks of ConvNeXt."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ def _act(draw: st.DrawFn) -> nn.Module:
 
 
 def _inverted(draw: st.DrawFn) -> nn.Module:
-    """An inverted residual: expanding, depthwise or grouped, projecting; batch norms and biases anywhere."""
+    """Draw an inverted residual: expanding, depthwise or grouped, and projecting layer, with any norms and biases."""
     hidden, size = draw(st.sampled_from([12, 16])), draw(st.sampled_from([1, 3]))
     groups = draw(st.sampled_from([hidden, hidden // 2, hidden // 4]))
     layers: list[nn.Module] = [nn.Conv2d(WIDTH, hidden, 1, bias=draw(st.booleans()))]
@@ -68,7 +68,7 @@ def _inverted(draw: st.DrawFn) -> nn.Module:
 
 
 def _basic(draw: st.DrawFn) -> nn.Module:
-    """Two full convolutions with a skip, the hidden tensor between them."""
+    """Draw two full convolutions with a skip connection; the hidden tensor is between them."""
     stride, hidden = draw(st.integers(1, 2)), draw(st.sampled_from([6, 12]))
     body = [nn.Conv2d(WIDTH, hidden, 3, stride, 1), nn.BatchNorm2d(hidden), _act(draw)]
     body += [nn.Conv2d(hidden, WIDTH, 3, padding=1, bias=False), nn.BatchNorm2d(WIDTH)]
@@ -76,7 +76,7 @@ def _basic(draw: st.DrawFn) -> nn.Module:
 
 
 def _large(draw: st.DrawFn) -> nn.Module:
-    """One convolution, dense or grouped, with what follows it channel by channel."""
+    """Draw a dense or grouped convolution with channel-wise layers after it."""
     groups = draw(st.sampled_from([1, 1, 2, 4, WIDTH]))
     conv = nn.Conv2d(WIDTH, WIDTH, 3, padding=1, groups=groups, bias=draw(st.booleans()))
     pool = [draw(st.sampled_from([nn.MaxPool2d, nn.AvgPool2d]))(2)] * draw(st.integers(0, 1))
@@ -93,7 +93,7 @@ BLOCKS = {"inverted": _inverted, "basic": _basic, "large": _large, "pair": _pair
 
 @st.composite
 def networks(draw: st.DrawFn, kinds: tuple[str, ...] = tuple(BLOCKS)) -> Captured:
-    """A stem, one to three blocks, and a head of linear layers; weights and statistics are drawn, too."""
+    """Draw a stem, one to three blocks and a head of linear layers, with random weights and statistics."""
     torch.manual_seed(draw(st.integers(0, 1 << 20)))
     blocks = [BLOCKS[kind](draw) for kind in draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=3))]
     head = [nn.Flatten()] if draw(st.booleans()) else [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
@@ -115,8 +115,8 @@ def networks(draw: st.DrawFn, kinds: tuple[str, ...] = tuple(BLOCKS)) -> Capture
 def divided(
     draw: st.DrawFn, graph: OpGraph, processors: tuple[str, ...] = ("cpu", "gpu", "dsp"), joins: tuple[str, ...] = JOINS
 ) -> BranchDesign:
-    """The network in segments between any cut points, each whole or in channels on two or three processors, wherever that is possible."""
-    # behind a flattening alone there is nothing that could stay whole
+    """Draw segments between any cut points, each divided by channels over two or three processors if possible."""
+    # a segment that only follows a flattening has no operator that could stay whole
     cuts = [name for name in cut_points(graph) if graph.by_name[name].kind != "flatten"]
     parts = (_part(draw, segment, processors, joins) for segment in cut_at_random(draw, graph, cuts[1:-1], 4))
     return BranchDesign(graph.name, "test", tuple(parts))
@@ -134,7 +134,7 @@ def _part(draw: st.DrawFn, segment: Segment, processors: tuple[str, ...], joins:
 
 
 def divisions(segment: Segment, join: str) -> tuple[list[int], int]:
-    """Some channels behind which a branch may end, and how many there are; none where nothing can be divided."""
+    """Return channels after which a branch may end, and the number of channels; ([], 0) if nothing can be divided."""
     hidden = join == "partial_sums"
     try:
         tensor = divided_tensor(segment.graph, hidden=hidden)
@@ -149,7 +149,7 @@ def divisions(segment: Segment, join: str) -> tuple[list[int], int]:
 
 
 def in_channels(segment: Segment, join: str, bounds: list[int], processors: tuple[str, ...] = ("cpu", "gpu", "dsp")) -> SegmentDesign:
-    """A segment whose channels are divided at some places."""
+    """Divide the channels of a segment at the bounds."""
     branches = tuple(
         BranchScale(processor, segment.depth, segment.width, align=1, channels=part)
         for processor, part in zip(processors, itertools.pairwise(bounds), strict=False)
@@ -158,7 +158,7 @@ def in_channels(segment: Segment, join: str, bounds: list[int], processors: tupl
 
 
 class Small(nn.Module):
-    """An inverted-residual network in small, with a large convolution and two linear layers behind it."""
+    """A small inverted-residual network, followed by a large convolution and two linear layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -200,7 +200,7 @@ def small_segments(graph: OpGraph) -> list[Segment]:
 
 
 def small_in_channels(graph: OpGraph, joins: tuple[str, ...] = JOINS) -> BranchDesign:
-    """Every block of `small` that can be divided in two parts, a third of the channels on the first processor; hidden ones where it has them."""
+    """Divide every block of `small` that allows it: a third of the channels, hidden ones if possible, to the first processor."""
     parts = []
     for segment in small_segments(graph):
         able = [(join, places, total) for join in joins for places, total in [divisions(segment, join)] if places]

@@ -14,5 +14,5 @@ def _captured(name):
 
 @pytest.fixture(scope="session")
 def captured():
-    """A registered model with random weights, captured once per session."""
+    """Function that captures a registered model with random weights once per session."""
     return _captured

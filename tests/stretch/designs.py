@@ -1,4 +1,4 @@
-"""Designs for tests: the identity, and random ones that hypothesis draws."""
+"""Designs for tests: the identity, fixed designs, and random designs of Hypothesis."""
 
 import copy
 import itertools
@@ -19,7 +19,7 @@ def whole(segment: Segment, processor: str = "cpu") -> SegmentDesign:
 
 
 def divided(graph: OpGraph, *parts: SegmentDesign) -> BranchDesign:
-    """The network with some of its segments divided, the others whole."""
+    """Make a design with the given segments divided and all others whole."""
     by_name = {part.name: part for part in parts}
     return BranchDesign(graph.name, "test", tuple(by_name.get(s.name) or whole(s) for s in split_segments(graph)))
 
@@ -33,14 +33,14 @@ def part_of(segment: Segment, join: str, branches: Iterable[BranchScale]) -> Seg
 
 
 def pair(segment: Segment, join: str, depths: tuple[int, int], processors: tuple[str, str] = ("cpu", "gpu")) -> SegmentDesign:
-    """Two branches of the whole width, with even shares of a projection."""
+    """Make two branches of the full width, with equal shares of a projection."""
     shares = partitions(segment.width, [segment.width] * 2, 4) if join == "project" else (0, 0)
     rows = zip(processors, depths, shares, strict=True)
     return part_of(segment, join, (BranchScale(p, depth, segment.width, "none", share) for p, depth, share in rows))
 
 
 def in_bands(segment: Segment, processors: tuple[str, str] = ("cpu", "gpu"), first: int | None = None) -> SegmentDesign:
-    """Two bands of rows, each of half of them unless the height of the first is given."""
+    """Make two bands of rows; each has half of the rows unless the height of the first is given."""
     rows = segment.graph.by_name[segment.end].shape[2]
     first = rows // 2 if first is None else first
     bands = zip(processors, ((0, first), (first, rows)), strict=True)
@@ -52,17 +52,17 @@ def branchable(graph: OpGraph) -> list[Segment]:
 
 
 def cpu_and(other: str, graph: OpGraph, join: str) -> BranchDesign:
-    """Every segment that may branch on two processors: the CPU's branch deep, the other's shallow."""
+    """Branch every possible segment over two processors: full depth on the CPU, minimum depth on the other."""
     return divided(graph, *(pair(s, join, (s.depth, s.min_depth), ("cpu", other)) for s in branchable(graph)))
 
 
 def two_whole(graph: OpGraph, join: str) -> BranchDesign:
-    """Every segment that may branch on two processors that each keep all of it."""
+    """Branch every possible segment over two processors that both keep the full segment."""
     return divided(graph, *(pair(s, join, (s.depth, s.depth)) for s in branchable(graph)))
 
 
 def without_blocks(module, segment: Segment, numbers: Iterable[int]):
-    """A copy of a tiny network in which the modules of some residual blocks do nothing."""
+    """Copy a tiny network and replace the modules of some residual blocks by identities."""
     from torch import nn
 
     result = copy.deepcopy(module)
@@ -73,7 +73,7 @@ def without_blocks(module, segment: Segment, numbers: Iterable[int]):
 
 
 def with_rewrites(design: BranchDesign, *names: str) -> BranchDesign:
-    """The design whose scaled branches have other operators in the place of some."""
+    """Add rewrites to the scaled branches of a design."""
     parts = (
         replace(s, branches=tuple(replace(b, rewrites=names) for b in s.branches)) if len(s.branches) > 1 else s for s in design.segments
     )
@@ -82,7 +82,7 @@ def with_rewrites(design: BranchDesign, *names: str) -> BranchDesign:
 
 @st.composite
 def random_designs(draw: st.DrawFn, graph: OpGraph, processors: tuple[str, ...] = ("cpu", "gpu", "dsp")) -> BranchDesign:
-    """Any mixture of whole and branched segments, all joins and entries, all depths and widths."""
+    """Draw any mixture of whole and branched segments, with all joins, entries, depths and widths."""
     segments = split_segments(graph)
     parts: list[SegmentDesign] = []
     arriving = graph.input.shape[1]
@@ -108,7 +108,7 @@ def random_designs(draw: st.DrawFn, graph: OpGraph, processors: tuple[str, ...] 
 
 
 def cut_at_random(draw: st.DrawFn, graph: OpGraph, cuts: Sequence[str], most: int) -> list[Segment]:
-    """The network in segments between some of its cut points."""
+    """Draw segments between at most `most` of the network's cut points."""
     points = draw(st.lists(st.sampled_from(cuts), min_size=1, max_size=most, unique=True))
     bounds = [graph.input.name, *sorted(points, key=list(cuts).index), graph.output]
     return [cut_segment(graph, f"p{i}", start, end) for i, (start, end) in enumerate(itertools.pairwise(bounds))]

@@ -1,4 +1,4 @@
-"""A small network of odd sizes in bands of rows and along paths of its own, as a bundle."""
+"""A bundle of a small network with odd sizes, divided into bands of rows and along its parallel paths."""
 
 import numpy as np
 import torch
@@ -12,12 +12,12 @@ from stretch.planning.network.segments import cut_segment
 from stretch.transform import build
 from tests.stretch.designs import in_bands, whole
 
-#: Odd sizes, of which the strides below leave a rest.
+#: Odd sizes that the strides below do not divide evenly.
 HEIGHT, WIDTH = 37, 29
 
 
 class Module(nn.Module):
-    """Four paths side by side, as in Inception."""
+    """Four parallel paths, as in Inception."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ def network():
 
 
 def designed(graph, second="gpu"):
-    """Bands of two processors behind the stem, then paths of two, then bands again."""
+    """Make a design for two processors: bands after the stem, then parallel paths, then bands again."""
     pools = [op.name for op in graph.ops if op.kind == "max_pool"]
     (cat,) = (op.name for op in graph.ops if op.kind == "concat")
     last = [op.name for op in graph.ops if op.kind == "conv"][-1]

@@ -1,13 +1,13 @@
-"""Ctrl-C at a moment that a test chooses."""
+"""Ctrl-C at a chosen moment."""
 
 
 class Interrupt:
-    """Progress that is interrupted at its so-many-th call, or at that of those that begin with a word."""
+    """Progress callback that interrupts at call `number`, counting only tasks whose text begins with `begins`."""
 
     def __init__(self, number, begins=""):
         self.left, self.begins = number, begins
 
-    def __call__(self, what):
-        self.left -= what.startswith(self.begins)
+    def __call__(self, task):
+        self.left -= task.startswith(self.begins)
         if not self.left:
             raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Tools of a new user: a folder with files of their own, and the installed commands."""
+"""Tools for tests as a new user: a folder with the user's files, and the installed commands."""
 
 import json
 import os
@@ -51,7 +51,7 @@ def make():
 '''
 
 
-#: A recipe for the network above and pictures of three classes, where it has five.
+#: A recipe for the network above, which has five classes, and pictures of three classes.
 RECIPE = """
 model = "mymodel.py:make"
 device = "pixel6"
@@ -83,20 +83,20 @@ class Done:
         return json.loads(self.out)
 
     def command(self, phrase: str) -> list[str]:
-        """The words of the `stretch` command in a line of the output after a phrase."""
+        """Return the arguments of the `stretch` command that follows a phrase in the output."""
         [line] = [line for line in (self.out + self.err).splitlines() if phrase in line]
-        words = line.partition(phrase)[2].split()
-        assert words[0] == "stretch"
-        return words[1:]
+        arguments = line.partition(phrase)[2].split()
+        assert arguments[0] == "stretch"
+        return arguments[1:]
 
 
 @dataclass(frozen=True)
 class User:
-    """Somebody in a folder of their own with an installed `stretch`.
+    """A user with a separate folder and an installed `stretch`.
 
     Args:
-        home: The folder.
-        program: The command.
+        home: The user's folder.
+        program: The installed command.
     """
 
     home: Path
@@ -104,7 +104,7 @@ class User:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of their commands: nothing of this checkout, nor of the settings that the other tests run under."""
+        """Environment of the commands, without this checkout and without settings of other tests."""
         current = {key: value for key, value in os.environ.items() if key != "PYTHONPATH" and not key.startswith(("NN_STRETCH", "PYTEST"))}
         return {**current, "XDG_CACHE_HOME": str(self.home / ".cache"), "OMP_NUM_THREADS": "1"}
 
@@ -116,23 +116,23 @@ class User:
         assert "Traceback" not in done.err
         return done
 
-    def ask(self, *words: object, code: int = 0) -> dict[str, Any]:
-        return self.stretch(*words, "--json", "--quiet", code=code).json
+    def ask(self, *arguments: object, code: int = 0) -> dict[str, Any]:
+        return self.stretch(*arguments, "--json", "--quiet", code=code).json
 
 
-def uv(*words: object, cwd: Path) -> None:
-    """Run uv from its cache, in the versions of the lock; a test that needs more than that is skipped."""
+def uv(*arguments: object, cwd: Path) -> None:
+    """Run uv offline with the versions of the lock; skip the test if a package is not in uv's cache."""
     environment = os.environ | {"UV_CONSTRAINT": str(ROOT / "requirements" / "dev.lock")}
-    command = [str(BIN / "uv"), *map(str, words)]
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
-    lacking = done.stderr.lower()
-    if done.returncode and ("network was disabled" in lacking or "network connectivity is disabled" in lacking):
+    command = [str(BIN / "uv"), *map(str, arguments)]
+    process = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    errors = process.stderr.lower()
+    if process.returncode and ("network was disabled" in errors or "network connectivity is disabled" in errors):
         pytest.skip("uv has not all packages in its cache, and fetches none here")
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
 
 
 def new_user(home: Path) -> User:
-    """Somebody with a model, a recipe, and pictures of three kinds in folders for training and for looking at."""
+    """Make a user with a model, a recipe, and pictures of three classes for training and validation."""
     image = pytest.importorskip("PIL.Image")
     (home / "mymodel.py").write_text(MODEL)
     (home / "mine.toml").write_text(RECIPE)

@@ -1,4 +1,4 @@
-"""Random small networks whose tensors skip over each other, and designs that divide them into portions."""
+"""Random small networks with overlapping skip connections, and designs that divide them into portions."""
 
 import torch
 from hypothesis import strategies as st
@@ -20,19 +20,19 @@ def _layer(draw: st.DrawFn) -> nn.Module:
 
 
 class Skipping(nn.Module):
-    """A chain of nodes, each the sum or the mixed concatenation of layers on any tensors before it; what nobody reads meets at the end.
+    """A chain of nodes: each sums, or concatenates and mixes, layers on earlier tensors; unread tensors are concatenated.
 
     Args:
-        layers: For each node, the layers of what it reads.
-        reads: Numbers of what each of these layers reads: 0 is the input, n the nth node.
-        added: Whether the node adds up, else it puts side by side and mixes by a convolution.
+        layers: For each node, one layer per tensor that it reads.
+        reads: Number of the tensor that each of these layers reads: 0 is the input, n the nth node.
+        added: Whether the node adds its layers; otherwise it concatenates them and mixes by a convolution.
     """
 
     def __init__(self, layers: list[list[nn.Module]], reads: list[list[int]], added: list[bool]) -> None:
         super().__init__()
-        self.layers = nn.ModuleList([nn.ModuleList(some) for some in layers])
+        self.layers = nn.ModuleList([nn.ModuleList(group) for group in layers])
         self.mixes = nn.ModuleList(
-            [nn.Identity() if plain else nn.Conv2d(len(some) * WIDTH, WIDTH, 1) for some, plain in zip(reads, added, strict=True)]
+            [nn.Identity() if plain else nn.Conv2d(len(group) * WIDTH, WIDTH, 1) for group, plain in zip(reads, added, strict=True)]
         )
         self.reads, self.added = reads, added
 
@@ -49,14 +49,14 @@ class Skipping(nn.Module):
                 values.append(torch.relu(total))
             else:
                 values.append(mix(torch.cat(parts, 1)))
-        read = {i for some in self.reads for i in some}
+        read = {i for group in self.reads for i in group}
         ends = [value for i, value in enumerate(values) if i not in read]
         return torch.cat(ends, 1) if len(ends) > 1 else torch.relu(ends[0])
 
 
 @st.composite
 def skipping_networks(draw: st.DrawFn, most: int = 5) -> nn.Module:
-    """Networks of up to `most` nodes with weights and settled statistics."""
+    """Draw networks of up to `most` nodes with weights and calibrated statistics."""
     count = draw(st.integers(2, most))
     reads = [draw(st.lists(st.integers(0, i), min_size=1, max_size=3, unique=True)) for i in range(count)]
     layers = [[_layer(draw) for _ in some] for some in reads]
@@ -72,7 +72,7 @@ def skipping_networks(draw: st.DrawFn, most: int = 5) -> nn.Module:
 
 
 def random_portions(draw: st.DrawFn, graph: OpGraph) -> list[set[str]]:
-    """Operators of a segment in an order in which they can run, cut into at least two sets."""
+    """Draw a valid order of a segment's operators, cut into at least two sets."""
     names = [op.name for op in graph.ops if op.kind != "input"]
     left = {op.name: {i for i in op.inputs if graph.by_name[i].kind != "input"} for op in graph.ops if op.kind != "input"}
     order: list[str] = []
@@ -88,7 +88,7 @@ def random_portions(draw: st.DrawFn, graph: OpGraph) -> list[set[str]]:
 
 @st.composite
 def random_placements(draw: st.DrawFn, graph: OpGraph) -> BranchDesign:
-    """The whole network as one segment of random portions on random processors."""
+    """Draw a design with the network as one segment of random portions on random processors."""
     segment = cut_segment(graph, "s1", graph.input.name, graph.output)
     inside = random_portions(draw, segment.graph)
     ends = [tuple(operators_read_outside(segment.graph, [op for op in segment.graph.ops if op.name in current])) for current in inside]

@@ -1,4 +1,4 @@
-"""Small networks of several inputs and outputs: drawn at random, and one of each usual form. Maps are N×4×8×8."""
+"""Small networks of several inputs and outputs: random ones, and one of each common form. Maps are N×4×8×8."""
 
 import torch
 from hypothesis import assume
@@ -15,9 +15,9 @@ class Drawn(nn.Module):
     """A network of layers that each read earlier tensors.
 
     Args:
-        inputs: How many tensors go in, one to three.
-        layers: (kind, number of a tensor, number of another one); inputs have the first numbers.
-        returned: Numbers of tensors that are returned, in addition to those that nobody reads.
+        inputs: Number of inputs, one to three.
+        layers: (kind, number of a tensor, number of a second tensor); inputs have the first numbers.
+        returned: Numbers of tensors that are returned in addition to the unread ones.
     """
 
     def __init__(self, inputs, layers, returned):
@@ -30,8 +30,8 @@ class Drawn(nn.Module):
         read = {n for kind, a, b in self.layers for n in ((a, b) if kind in ("add", "mul") else (a,))}
         self.reads_all = set(range(inputs)) <= read
         ends = [n for n in range(inputs, inputs + len(self.layers)) if n not in read]
-        more = [inputs + n % len(self.layers) for n in returned]
-        self.ends = list(dict.fromkeys((*ends, *more)))
+        extra = [inputs + n % len(self.layers) for n in returned]
+        self.ends = list(dict.fromkeys((*ends, *extra)))
 
     def compute(self, *tensors):
         values = list(tensors)
@@ -46,7 +46,7 @@ class Drawn(nn.Module):
         return {"ends": [values[n] for n in self.ends], "first": (values[self.ends[0]],)}
 
 
-#: Networks of one to three inputs, whose forwards name them.
+#: Networks of one to three inputs, whose `forward` names the inputs.
 KINDS = {
     1: type("One", (Drawn,), {"forward": lambda self, a: self.compute(a)}),
     2: type("Two", (Drawn,), {"forward": lambda self, a, b: self.compute(a, b)}),
@@ -61,7 +61,7 @@ def shapes(module):
 
 @st.composite
 def networks(draw):
-    """Drawn networks in evaluation mode, each with a layer that computes with one tensor alone."""
+    """Draw networks in evaluation mode, each with at least one convolution."""
     count = draw(st.sampled_from(sorted(KINDS)))
     number = st.integers(0, 30)
     layers = draw(st.lists(st.tuples(st.sampled_from(["conv", "conv", "relu", "add", "mul"]), number, number), min_size=1, max_size=9))
@@ -76,7 +76,7 @@ def _stage(width, out, stride=1):
 
 
 class Pyramid(nn.Module):
-    """A backbone of three stages, a pyramid over them, and two heads on each of its maps."""
+    """A backbone of three stages, a feature pyramid, and two heads on each map of the pyramid."""
 
     def __init__(self):
         super().__init__()
@@ -100,7 +100,7 @@ class Pyramid(nn.Module):
 
 
 class Towers(nn.Module):
-    """Two towers that meet, and a result before they do."""
+    """Two towers that are joined, and a result from before the join."""
 
     def __init__(self):
         super().__init__()
@@ -114,7 +114,7 @@ class Towers(nn.Module):
 
 
 class Siamese(nn.Module):
-    """One tower for both of its inputs."""
+    """One tower that is applied to both inputs."""
 
     def __init__(self):
         super().__init__()
@@ -125,7 +125,7 @@ class Siamese(nn.Module):
 
 
 class Deep(nn.Module):
-    """Every stage's end is returned, as of a network of features."""
+    """Return the end of every stage, like a feature extractor."""
 
     def __init__(self):
         super().__init__()
@@ -150,7 +150,7 @@ FORMS = {
 
 
 def form(name):
-    """A network of `FORMS` with settled weights, and its shapes."""
+    """Return a network of `FORMS` with materialised weights, and its input shapes."""
     from stretch.network.models.weights import settle
 
     kind, arguments = FORMS[name]
@@ -161,11 +161,11 @@ def form(name):
 
 
 def assert_equal(got, want, slack=1e-4):
-    """Two returned structures hold the same, up to rounding."""
+    """Assert that two returned structures are equal up to rounding."""
     assert type(got) is type(want)
-    for (name, mine), (same, theirs) in zip(walk_leaves(got), walk_leaves(want), strict=True):
-        assert name == same
-        if isinstance(theirs, torch.Tensor):
-            assert torch.allclose(mine, theirs, rtol=0, atol=slack * max(1e-3, float(theirs.detach().abs().max())))
+    for (name, actual), (expected_name, expected) in zip(walk_leaves(got), walk_leaves(want), strict=True):
+        assert name == expected_name
+        if isinstance(expected, torch.Tensor):
+            assert torch.allclose(actual, expected, rtol=0, atol=slack * max(1e-3, float(expected.detach().abs().max())))
         else:
-            assert mine == theirs
+            assert actual == expected

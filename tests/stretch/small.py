@@ -1,4 +1,4 @@
-"""Small networks around one operator, and drawn ones of many, through the main job: against torch, and as a bundle against both."""
+"""Small networks around one operator, and random ones of several, branched and compared with torch and as bundles."""
 
 import warnings
 
@@ -18,7 +18,7 @@ IMAGE = (1, 3, 24, 24)
 
 
 class Around(nn.Module):
-    """Two convolutions, and what a function makes of their map of 16 channels with the layers that it is given."""
+    """Two convolutions, then a function of their map of 16 channels and of the given layers."""
 
     def __init__(self, function, layers=()):
         super().__init__()
@@ -33,26 +33,26 @@ class Around(nn.Module):
 
 
 def tokens(x):
-    """Columns of a map as a sequence, N×W×C."""
+    """Return the columns of a map as a sequence, N×W×C."""
     return x.mean(2).transpose(1, 2)
 
 
 def given(shapes, seed=1):
-    """Random tensors of shapes."""
+    """Return random tensors of the given shapes."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(shape, generator=generator) for shape in shapes]
 
 
 def compared(got, want, slack=1e-4):
-    """Two lists of tensors or arrays are the same up to rounding."""
+    """Assert that two lists of tensors or arrays are equal up to rounding."""
     assert [tuple(a.shape) for a in got] == [tuple(b.shape) for b in want]
     for a, b in zip(got, want, strict=True):
-        there = np.asarray(b, np.float64)
-        assert np.abs(np.asarray(a, np.float64) - there).max() <= slack * max(1e-3, np.abs(there).max())
+        expected = np.asarray(b, np.float64)
+        assert np.abs(np.asarray(a, np.float64) - expected).max() <= slack * max(1e-3, np.abs(expected).max())
 
 
 def branched(module, shapes=IMAGE, folder=None, device="mi9", **options):
-    """The exact branched network, after it was compared with torch; its bundle, where there is a folder, with both and with its own files."""
+    """Branch a network exactly and compare it with torch; with a folder, also run and verify its bundle."""
     result = stretch.branch(module, device, input_shape=shapes, out=folder, lossless=True, **options)
     inputs = given(op.shape for op in result.plan.graph.inputs)
     with torch.no_grad():
@@ -70,12 +70,12 @@ def branched(module, shapes=IMAGE, folder=None, device="mi9", **options):
 
 
 def nodes(path, *kinds):
-    """How many nodes of some types a file has."""
+    """Return the number of nodes of the given types in a file."""
     return sum(node.op_type in kinds for node in onnx.load(str(path)).graph.node)
 
 
 class Drawn(nn.Module):
-    """A stem of 8 channels and operators behind each other: layers, and words for what `forward` does."""
+    """A stem of 8 channels and a sequence of steps: layers, or names of computations in `forward`."""
 
     def __init__(self, steps, end):
         super().__init__()
@@ -102,12 +102,12 @@ class Drawn(nn.Module):
 
 @st.composite
 def networks(draw):
-    """Drawn networks; grouped convolutions of all ratios of channels are among their operators."""
+    """Draw networks, with grouped convolutions of all ratios of channels among their operators."""
     channels, steps = 8, []
     for kind in draw(st.lists(st.sampled_from(["grouped", "turned", "norm", "skip", "topk", "scalar"]), min_size=1, max_size=4)):
         groups = draw(st.sampled_from([g for g in range(1, channels + 1) if channels % g == 0]))
         out = groups * draw(st.integers(1, 24 // groups))
-        made = {"grouped": nn.Conv2d(channels, out, 3, 1, 1, 1, groups), "turned": nn.ConvTranspose2d(channels, out, 2, 2, 0, 0, groups)}
-        steps.append(made.get(kind) or (nn.GroupNorm(groups, channels) if kind == "norm" else kind))
-        channels = out if kind in made else channels
+        convs = {"grouped": nn.Conv2d(channels, out, 3, 1, 1, 1, groups), "turned": nn.ConvTranspose2d(channels, out, 2, 2, 0, 0, groups)}
+        steps.append(convs.get(kind) or (nn.GroupNorm(groups, channels) if kind == "norm" else kind))
+        channels = out if kind in convs else channels
     return Drawn(steps, draw(st.sampled_from(["vector", "map", "both", "scalar"])))

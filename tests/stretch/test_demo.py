@@ -1,4 +1,4 @@
-"""`make demo` as a new user meets it: its own commands, with OpenCL on the GPU's branches where a driver is there."""
+"""`make demo` as a new user runs it: its commands, with OpenCL for the GPU's branches if a driver exists."""
 
 import json
 import os
@@ -17,24 +17,24 @@ pytestmark = [pytest.mark.torch, pytest.mark.opencl]
 
 
 def commands(model):
-    """Commands of `make demo` once all is installed."""
+    """Return the commands of `make demo` after the installation."""
     printed = subprocess.run(["make", "-n", "demo", f"MODEL={model}"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return [shlex.split(line)[1:] for line in printed.splitlines() if "/stretch " in line]
 
 
-def test_demo_branches_the_network_and_runs_what_it_wrote():
+def test_demo_branches_the_network_and_runs_the_written_bundle():
     make, run = commands("resnet50")
     assert (make[:2], run) == (["branch", "resnet50"], ["run", make[make.index("--out") + 1]])
 
 
 @pytest.mark.slow
-def test_demo_of_a_real_network_puts_the_gpus_branches_on_opencl(tmp_path):
-    ours = {name: value for name, value in os.environ.items() if name != DRIVERS_VARIABLE}
-    for words in commands("mobilenet_v3_large"):
-        stretch = [str(Path(sys.executable).with_name("stretch")), *words, "--json"]
-        done = subprocess.run(stretch, cwd=tmp_path, env=ours, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-    data = json.loads(done.stdout)
+def test_demo_of_a_real_network_runs_the_gpu_branches_on_opencl(tmp_path):
+    environment = {name: value for name, value in os.environ.items() if name != DRIVERS_VARIABLE}
+    for arguments in commands("mobilenet_v3_large"):
+        stretch = [str(Path(sys.executable).with_name("stretch")), *arguments, "--json"]
+        process = subprocess.run(stretch, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert process.returncode == 0, process.stderr
+    data = json.loads(process.stdout)
     if problem := get_delegate("opencl").unavailable():
         pytest.skip(problem)
     assert data["processors"]["gpu"]["delegate"] == "opencl"

@@ -1,4 +1,4 @@
-"""Bands of rows and own paths go wherever bundles go: other precisions and formats, delegates, several in flight, checks, traces."""
+"""Bundles of bands and parallel paths in all precisions, formats and delegates, pipelined, verified and explained."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def bundle(tmp_path_factory):
     ],
     ids=str,
 )
-def test_every_delegate_gives_the_original_one_at_a_time_and_with_several_in_flight(bundle, mapping):
+def test_every_delegate_computes_the_original_alone_and_with_several_in_flight(bundle, mapping):
     inputs = images(6)
     with Session(bundle, mapping, in_flight=3) as session:
         assert all(near(session(x), original(x)) for x in inputs[:2])
@@ -39,7 +39,7 @@ def test_every_delegate_gives_the_original_one_at_a_time_and_with_several_in_fli
         assert all(near(future.result(60), original(x)) for x, future in zip(inputs, futures, strict=True))
 
 
-def test_every_operator_is_explained_here_and_on_the_device(bundle):
+def test_every_operator_is_explained_on_this_machine_and_on_the_device(bundle):
     for value in (explain_here(bundle, {}, lambda name: None), explain_on(bundle, specified("mi9"), lambda name: None)):
         assert {op.subgraph for op in value.ops} >= {sub.name for sub in bundle.manifest.subgraphs}
         assert sum(op.op.startswith("join") for op in value.ops) == len(bundle.manifest.joins) == 3
@@ -47,13 +47,13 @@ def test_every_operator_is_explained_here_and_on_the_device(bundle):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
-def test_tflite_file_has_a_signature_for_each_band_and_path_and_gives_the_original(bundle, tmp_path, precision):
+def test_tflite_file_has_a_signature_for_each_band_and_path_and_computes_the_original(bundle, tmp_path, precision):
     pytest.importorskip("ai_edge_litert")
     built = export_tflite(bundle, tmp_path / "out", images(), "random", precision=dict.fromkeys(("cpu", "gpu"), precision))
     steps = {sub.name for sub in bundle.manifest.subgraphs} | {join.name for join in bundle.manifest.joins}
     assert set(built.losses) == steps | {"output"}
     assert verify_bundle(tmp_path / "out").ok
-    x, loose = images(1)[0], {"fp32": 1e-5, "fp16": 1e-2, "int8": 0.1}[precision]
+    x, tolerance = images(1)[0], {"fp32": 1e-5, "fp16": 1e-2, "int8": 0.1}[precision]
     with Session(load_bundle(tmp_path / "out"), delegates={name: LiteRtDelegate() for name in ("cpu", "gpu")}) as session:
-        assert near(session(x), original(x), loose)
-        assert near(session.submit(x).result(60), original(x), loose)
+        assert near(session(x), original(x), tolerance)
+        assert near(session.submit(x).result(60), original(x), tolerance)

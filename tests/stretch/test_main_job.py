@@ -1,4 +1,4 @@
-"""The main job at full size, on two and three processors: a network of each family, of which `experiments.main_job` checks more."""
+"""Branching of full-size networks, one per family, on two and three processors; `experiments.main_job` checks more."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Entry points of other packages register themselves; a broken one harms nobody."""
+"""Entry points of other packages register themselves; a broken one affects no other."""
 
 import json
 import os
@@ -15,8 +15,8 @@ def test_entry_point_is_imported_once_and_a_broken_one_is_left_out_with_a_warnin
     group = "nn_stretch.test_group"
     package(tmp_path, group, "good_plugin", "print('imported')\n")
     package(tmp_path, group, "bad_plugin", "raise RuntimeError('out of order')\n")
-    twice = 2 * f"print(load_plugins({group!r}))\n"
-    code = f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\nfrom stretch.plugins import load_plugins\n{twice}"
+    calls = 2 * f"print(load_plugins({group!r}))\n"
+    code = f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\nfrom stretch.plugins import load_plugins\n{calls}"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.splitlines() == ["imported", "('good_plugin',)", "('good_plugin',)"]
     assert "plug-in `bad_plugin`" in result.stderr
@@ -24,7 +24,7 @@ def test_entry_point_is_imported_once_and_a_broken_one_is_left_out_with_a_warnin
 
 
 def package(folder, group, name, body):
-    """Lay a package with one entry point of a group into a folder."""
+    """Write a package with one entry point of a group into a folder."""
     (folder / f"{name}.py").write_text(body)
     info = folder / f"{name}-1.0.dist-info"
     info.mkdir()
@@ -106,7 +106,7 @@ DELEGATES = ("Plain", "Documented", "Unsure", "Abstract", "Compiling", "Running"
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """Environment in which a package full of faults is installed, by a real installer."""
+    """Environment with an installed package whose plug-ins all fail."""
     source, site = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
     (source / "acme_faults.py").write_text(FAULTY)
     points = "\n".join(f'{name.lower()} = "acme_faults:{name}"' for name in DELEGATES)
@@ -118,8 +118,8 @@ def installed(tmp_path_factory):
         '[tool.hatch.build.targets.wheel]\ninclude = ["acme_faults.py"]\n'
     )
     quiet = ["--quiet", "--offline", "--no-deps", "--no-build-isolation"]
-    done = subprocess.run([sys.executable, "-m", "uv", "pip", "install", *quiet, "--target", site, source], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    ended = subprocess.run([sys.executable, "-m", "uv", "pip", "install", *quiet, "--target", site, source], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
     return {**os.environ, "PYTHONPATH": str(site)}
 
 
@@ -132,31 +132,31 @@ def test_exception_of_a_delegate_names_its_package_and_entry_point(installed, tm
     bundle = two_branches(tmp_path / "bundle")
     code, out, err = stretch(installed, "run", bundle, "--map", f"gpu={name}", "--repeat", 1)
     assert (code, out) == (1, "")
-    assert [words for words in (reason, "acme-faults", f"acme_faults:{name.title()}") if words not in err] == []
-    assert [words for words in ("fault of nn-stretch", "Traceback") if words in err] == []
+    assert [text for text in (reason, "acme-faults", f"acme_faults:{name.title()}") if text not in err] == []
+    assert [text for text in ("fault of nn-stretch", "Traceback") if text in err] == []
 
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_faults_of_model_families_name_the_package_and_take_no_model_away(installed):
+def test_faults_of_model_families_name_the_package_and_hide_no_other_model(installed):
     pytest.importorskip("torch")
     code, out, err = stretch(installed, "list", "models", "tiny*")
     assert (code, "tiny_resnet" in out) == (0, True), err
-    assert [words for words in ("model family `silent`", "package acme-faults") if words not in err] == []
+    assert [text for text in ("model family `silent`", "package acme-faults") if text not in err] == []
     code, out, err = stretch(installed, "branch", "acme:net", "--device", "pixel6", "--dry-run")
     assert code == 1
-    assert [words for words in ("of the package acme-faults", "RuntimeError: out of order") if words not in err] == []
+    assert [text for text in ("of the package acme-faults", "RuntimeError: out of order") if text not in err] == []
 
 
-def stretch(environment, *words):
-    """A command with the package installed: exit code, stdout and stderr."""
+def stretch(environment, *arguments):
+    """Run a command with the package installed; return exit code, stdout and stderr."""
     code = "import sys; from stretch.cli import app; sys.argv[0] = 'stretch'; app()"
-    done = subprocess.run([sys.executable, "-c", code, *map(str, words)], env=environment, capture_output=True, text=True)
-    return done.returncode, done.stdout, done.stderr
+    process = subprocess.run([sys.executable, "-c", code, *map(str, arguments)], env=environment, capture_output=True, text=True)
+    return process.returncode, process.stdout, process.stderr
 
 
 @pytest.mark.slow
-def test_faults_of_plug_ins_take_nothing_from_the_list_of_delegates(installed):
+def test_faults_of_plug_ins_remove_nothing_from_the_list_of_delegates(installed):
     code, out, err = stretch(installed, "list", "delegates", "--json")
     assert code == 0, out
     data = json.loads(out)
@@ -172,7 +172,7 @@ def test_faults_of_plug_ins_take_nothing_from_the_list_of_delegates(installed):
     assert stretch(installed, "list", "delegates")[0] == 0
 
 
-def test_own_faults_are_not_laid_at_the_door_of_a_plug_in():
+def test_faults_of_nn_stretch_are_not_blamed_on_a_plug_in():
     with pytest.raises(KeyError) as caught:
         {}["own"]
     assert culprit(caught.value) is None

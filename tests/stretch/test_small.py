@@ -1,4 +1,4 @@
-"""Operators with several results, tensors without axes, grouped convolutions and shared weights, through the whole of the main job."""
+"""Branching of operators with several results, tensors without axes, grouped convolutions and shared weights."""
 
 import contextlib
 import copy
@@ -29,16 +29,16 @@ from tests.stretch.several import form
 from tests.stretch.small import IMAGE, Around, Drawn, branched, compared, given, networks, nodes, tokens
 from tests.stretch.test_several_ends import LOOSE
 
-# An operator with several results is one operator.
+# Operators with several results.
 
 
 def states(x, layer):
-    """All that a recurrent layer gives."""
+    """Return all results of a recurrent layer."""
     every, last = layer(tokens(x))
     return every, last
 
 
-#: Functions of a map, the layers, the types of its nodes and how many of them there are.
+#: Functions of a map, the layers, the expected types of nodes and their number.
 SEVERAL = {
     "lstm": (states, [nn.LSTM(16, 12, batch_first=True)], ("LSTM",), 1),
     "two layers of lstm": (states, [nn.LSTM(16, 12, 2, bidirectional=True, batch_first=True)], ("LSTM",), 2),
@@ -65,10 +65,10 @@ def test_operator_with_several_results_is_computed_once(tmp_path, name):
 
 
 @pytest.mark.representatives(1)
-@pytest.mark.parametrize("ways", [1, 2])
+@pytest.mark.parametrize("directions", [1, 2])
 @pytest.mark.parametrize("layers", [1, 2])
-def test_recurrent_layer_is_counted_once_with_all_its_matrices(layers, ways):
-    recurrent = nn.LSTM(16, 12, layers, batch_first=True, bidirectional=ways == 2)
+def test_recurrent_layer_is_counted_once_with_all_its_matrices(layers, directions):
+    recurrent = nn.LSTM(16, 12, layers, batch_first=True, bidirectional=directions == 2)
     graph = capture(Around(states, [recurrent]), IMAGE).graph
     (op,) = (op for op in graph.ops if op.attrs.get("variant") == "lstm")
     assert graph.op_macs(op) == IMAGE[3] * sum(weight.numel() for name, weight in recurrent.named_parameters() if weight.dim() == 2)
@@ -80,7 +80,7 @@ def test_results_of_a_batch_are_those_of_each_image():
     branched(Around(lambda x, layer: layer(tokens(x))[1][0][0] + layer(tokens(x))[0].mean(1), SEVERAL["lstm"][1]), (2, *IMAGE[1:]))
 
 
-def test_whole_numbers_that_are_returned_are_told():
+def test_returned_integers_are_reported_with_a_warning():
     result = branched(Around(lambda x: {"best": x.mean((2, 3)).argmax(1), "high": x.mean((2, 3)) > 0}))
     assert any("`best`, `high`" in warning and "whole numbers" in warning for warning in result.warnings)
 
@@ -92,20 +92,20 @@ def test_recurrent_layer_that_projects_its_states_is_refused():
     assert "projects" in f"{refused.value.message} {refused.value.hint}"
 
 
-def _ends(made):
-    """Shapes of the inputs that nodes read: an image, and a number where they read `t`."""
-    return {"x": IMAGE} | ({"t": ()} if any("t" in reads.split() for _, reads, *_ in made) else {})
+def _ends(nodes):
+    """Return the shapes of the inputs: an image, and a scalar if a node reads `t`."""
+    return {"x": IMAGE} | ({"t": ()} if any("t" in reads.split() for _, reads, *_ in nodes) else {})
 
 
-def _file(path, made, outputs, **weights):
-    """An ONNX file of a convolution to the map `m` and further nodes (operator, inputs, outputs, attributes)."""
+def _file(path, added, outputs, **weights):
+    """Write an ONNX file of a convolution to the map `m` and further nodes (operator, inputs, outputs, attributes)."""
     generator, given = np.random.default_rng(0), {"w": (16, 3, 3, 3), **weights}
     arrays = {key: value if isinstance(value, np.ndarray) else generator.random(value, np.float32) - 0.5 for key, value in given.items()}
-    nodes = [("Conv", "x w", "m", {"kernel_shape": [3, 3], "pads": [1] * 4}), *made]
+    nodes = [("Conv", "x w", "m", {"kernel_shape": [3, 3], "pads": [1] * 4}), *added]
     graph = helper.make_graph(
         [helper.make_node(kind, reads.split(), writes.split(), **attributes) for kind, reads, writes, attributes in nodes],
         "net",
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in _ends(made).items()],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in _ends(added).items()],
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in outputs.items()],
         [numpy_helper.from_array(value, key) for key, value in arrays.items()],
     )
@@ -124,16 +124,16 @@ FILES = {
 
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("name", FILES)
-def test_file_with_several_results_or_scalars_runs_as_onnx_runtime_runs_it_on_any_delegate(tmp_path, name):
-    made, outputs, weights, kind = FILES[name]
-    path = _file(tmp_path / "net.onnx", made, outputs, **weights)
+def test_file_with_several_results_or_scalars_runs_on_any_delegate_as_in_onnx_runtime(tmp_path, name):
+    added, outputs, weights, kind = FILES[name]
+    path = _file(tmp_path / "net.onnx", added, outputs, **weights)
     stretch.branch(str(path), "mi9", out=tmp_path / "b", lossless=True)
     assert nodes(tmp_path / "b" / "model.onnx", kind) == 1
-    x = {key: np.random.default_rng(1).random(shape, np.float32) for key, shape in _ends(made).items()}
+    x = {key: np.random.default_rng(1).random(shape, np.float32) for key, shape in _ends(added).items()}
     want = onnxruntime.InferenceSession(str(path)).run(None, {key: np.asarray(value, np.float32) for key, value in x.items()})
-    for delegate, told in {"cpu": contextlib.nullcontext(), "opencl": pytest.warns(UserWarning, match="runs on the CPU")}.items():
+    for delegate, expectation in {"cpu": contextlib.nullcontext(), "opencl": pytest.warns(UserWarning, match="runs on the CPU")}.items():
         mapping = {"cpu": delegate, "gpu": delegate}
-        with told, Session(tmp_path / "b", mapping) as session:
+        with expectation, Session(tmp_path / "b", mapping) as session:
             got = session.run(x if len(x) > 1 else x["x"])
         compared(list(got.values()) if isinstance(got, dict) else [got], want)
     assert any("on the CPU instead" in row.reason for row in stretch.api.explain(tmp_path / "b", mapping=mapping).ops)
@@ -147,7 +147,7 @@ LAST_ZEROS = {
 
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("name", LAST_ZEROS)
-def test_zeros_around_an_image_take_part_in_max_pooling(name):
+def test_padding_with_zeros_counts_in_max_pooling(name):
     module, (x,) = Around(LAST_ZEROS[name]), given([IMAGE])
     captured = capture(module, IMAGE)
     model = to_onnx(captured.graph, to_numpy(captured.weights)).SerializeToString()
@@ -155,16 +155,16 @@ def test_zeros_around_an_image_take_part_in_max_pooling(name):
         compared(onnxruntime.InferenceSession(model).run(None, {captured.graph.input.name: x.numpy()}), [module(x)])
 
 
-def test_file_with_zeros_before_max_pooling_computes_what_onnx_says(tmp_path):
-    made = [("Pad", "m pads", "p", {}), ("MaxPool", "p", "y", {"kernel_shape": [3, 3], "strides": [2, 2]})]
-    path = _file(tmp_path / "net.onnx", made, {"y": (1, 16, 12, 12)}, pads=np.array([0, 0, 1, 1] * 2))
+def test_file_with_zero_padding_before_max_pooling_follows_onnx(tmp_path):
+    added = [("Pad", "m pads", "p", {}), ("MaxPool", "p", "y", {"kernel_shape": [3, 3], "strides": [2, 2]})]
+    path = _file(tmp_path / "net.onnx", added, {"y": (1, 16, 12, 12)}, pads=np.array([0, 0, 1, 1] * 2))
     result = stretch.branch(str(path), "mi9", lossless=True)
     (x,) = given([IMAGE])
     with torch.no_grad():
         compared([result.model(x)], ReferenceEvaluator(str(path)).run(None, {"x": x.numpy()}))
 
 
-# Tensors without axes, with one, and without elements.
+# Tensors without axes, with one axis, and without elements.
 
 
 class Weighed(nn.Conv2d):
@@ -194,29 +194,29 @@ def test_tensors_of_fewer_axes_run(tmp_path, name):
     branched(Around(NO_AXES[name]), folder=tmp_path / "b")
 
 
-def test_number_beside_an_image_is_an_input(tmp_path):
+def test_scalar_next_to_an_image_is_an_input(tmp_path):
     module = Weighed().eval()
     branched(module, {"x": IMAGE, "gain": ()}, tmp_path / "b")
     assert _count(load_bundle_model(load_bundle(tmp_path / "b"))[1]) == _count(module)
 
 
 @pytest.mark.parametrize("shapes", [(), {"x": IMAGE, "gain": (0,)}, (1, 0, 8, 8), IMAGE])
-def test_network_without_elements_at_an_end_is_refused(shapes):
+def test_network_with_an_empty_input_or_output_is_refused(shapes):
     module = Weighed().eval() if shapes != IMAGE else Around(lambda x: x[:, :0])
     with pytest.raises(StretchError, match=r"no shape|are not in"):
         stretch.branch(module, "mi9", input_shape=shapes, dry_run=True)
 
 
-def test_operator_that_no_bundle_may_hold_is_refused_by_a_dry_run():
+def test_operator_that_bundles_do_not_support_is_refused_by_a_dry_run():
     with pytest.raises(StretchError, match="no bundle holds `DFT`"):
         stretch.branch(Around(lambda x: torch.fft.rfft2(x).abs()), "mi9", input_shape=IMAGE, dry_run=True)
 
 
-def test_network_that_multiplies_nothing_is_planned():
+def test_network_without_multiplications_is_planned():
     assert stretch.branch(nn.MaxPool2d(2), "mi9", input_shape=IMAGE, dry_run=True).to_json()["macs_ratio"] == 1.0
 
 
-# Whatever a dry run accepts can be built.
+# A network that a dry run accepts can be built.
 
 
 @pytest.mark.representatives(1)
@@ -230,7 +230,7 @@ def test_grouped_convolution_that_changes_channels_is_built(sizes, device):
 @pytest.mark.slow
 @settings(max_examples=examples(12))
 @drawn(networks())
-def test_what_a_dry_run_accepts_is_built_and_equals_torch(module):
+def test_network_that_a_dry_run_accepts_is_built_and_equals_torch(module):
     assert stretch.branch(module, "rk3588", input_shape=IMAGE, dry_run=True, lossless=True).model is None
     branched(module, device="rk3588")
     assert stretch.branch(module, "rk3588", input_shape=IMAGE, **LOOSE).model is not None
@@ -240,7 +240,7 @@ def test_what_a_dry_run_accepts_is_built_and_equals_torch(module):
 
 
 class Twice(nn.Module):
-    """A block used on an image and on its mirror image, and one used again and again."""
+    """A block that is used on an image and on its mirror image, and a layer that is used twice."""
 
     def __init__(self):
         super().__init__()
@@ -261,7 +261,7 @@ def _count(module):
 
 
 @pytest.mark.slow
-def test_weights_that_are_used_twice_are_there_once(tmp_path):
+def test_weights_that_are_used_twice_are_stored_once(tmp_path):
     module = Twice().eval()
     result = branched(module, folder=tmp_path / "b")
     assert _count(result.model) == result.plan.params == _count(module)
@@ -305,12 +305,12 @@ def test_siamese_network_stays_symmetric_when_it_is_trained():
 
 
 @pytest.mark.slow
-def test_copies_are_told_where_a_design_cannot_share():
+def test_copies_of_weights_are_reported_if_a_design_cannot_share_them():
     block = nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU())
     layers = [nn.Conv2d(3, 16, 3, 2, 1), nn.ReLU(), block, block, nn.Conv2d(16, 16, 3, 2, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
     module = nn.Sequential(*layers, nn.Linear(16, 5)).eval()
     result = stretch.branch(module, "mi9", input_shape=IMAGE, processors=("cpu", "gpu"), kinds=["stretch"], **LOOSE)
-    (told,) = (warning for warning in result.warnings if "share weights" in warning)
-    assert "copy of its own" in told
+    (message,) = (warning for warning in result.warnings if "share weights" in warning)
+    assert "copy of its own" in message
     assert not result.plan.shared
     assert _count(result.model) == result.plan.params

@@ -1,4 +1,4 @@
-"""Findings of the repository's own lint, and texts that it leaves alone."""
+"""Findings of the repository's lint, and texts without findings."""
 
 import re
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 from tools import lint
 
 
-def test_text_that_reads_like_a_result_is_a_finding_and_goals_settings_and_blocks_are_none():
+def test_text_like_a_result_is_a_finding_and_goals_settings_and_blocks_are_not():
     assert all(lint.findings(f"It {text}.") for text in ("keeps 99.4 %", "12 ms", "3 times the speed"))
     text = (
         "The goal is 0.97. A 95 % interval. Python 3.11. `-t 0.5` is a 3×3 kernel.\n\n<!-- block x -->\nIt takes 3 ms.\n<!-- /block -->\n"
@@ -30,7 +30,7 @@ def test_number_written_by_hand_into_a_row_is_reported(source):
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "quoted"),
     [
         ("It says what the segment reads is copied.", "what the segment reads is"),
         ("What it computes.", "What"),
@@ -44,9 +44,9 @@ def test_number_written_by_hand_into_a_row_is_reported(source):
         (f"A sentence {'of words ' * 15}.", "A sentence of words of words …"),
     ],
 )
-def test_clumsy_words_and_long_sentences_are_findings(text, words):
+def test_clumsy_words_and_long_sentences_are_findings(text, quoted):
     [finding] = lint.wording_defects(f"A plain sentence. {text} Another one.")
-    assert finding.startswith(f"`{words}`: ")
+    assert finding.startswith(f"`{quoted}`: ")
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_clumsy_words_and_long_sentences_are_findings(text, words):
         "Nine words are in this sentence, and no more. " * 5,
     ],
 )
-def test_questions_code_lists_and_tables_are_plain(text):
+def test_questions_code_lists_and_tables_have_no_findings(text):
     assert lint.wording_defects(text) == []
 
 
@@ -71,7 +71,7 @@ def written(folder, files):
         (folder / name).write_text(text)
 
 
-def test_docstring_of_a_function_starts_with_a_verb_and_that_of_a_property_may_name_it(tmp_path, monkeypatch):
+def test_docstring_of_a_function_must_start_with_a_verb_and_of_a_property_need_not(tmp_path, monkeypatch):
     code = (
         'def right():\n    """Return it."""\n\n\ndef wrong():\n    """Whether it is."""\n\n\n@property\ndef named():\n    """The name."""\n'
     )
@@ -81,7 +81,7 @@ def test_docstring_of_a_function_starts_with_a_verb_and_that_of_a_property_may_n
     assert found.startswith("tools/a.py:5: ")
 
 
-def test_wording_is_checked_in_help_whose_lines_are_wrapped_and_not_in_blocks(tmp_path, monkeypatch):
+def test_wording_is_checked_across_wrapped_lines_of_help_and_not_in_blocks(tmp_path, monkeypatch):
     files = {"README.md": "Plain.\n\n```text\nbeside\n```\n", "notes.md": "Make it anew.\n"}
     files[lint.HELP] = "```text\n  --map <str>  A core that stands\n               in for it.\n  --on <str>   A board.\n```\n"
     written(tmp_path, files)
@@ -104,12 +104,12 @@ def test_wording_is_checked_in_messages_docstrings_and_comments(tmp_path, monkey
     """
     written(tmp_path, {"stretch/maker.py": textwrap.dedent(source)})
     monkeypatch.setattr(lint, "ROOT", tmp_path)
-    again, near = lint.WORDING[r"\banew\b"], lint.WORDING[r"(?<!-)\bbeside\b"]
-    found = {(3, "anew", again), (5, "beside", near), (9, "anew", again)}
+    again, next_to = lint.WORDING[r"\banew\b"], lint.WORDING[r"(?<!-)\bbeside\b"]
+    found = {(3, "anew", again), (5, "beside", next_to), (9, "anew", again)}
     assert set(lint.wording(["stretch/maker.py"])) == {f"stretch/maker.py:{line}: `{word}`: write {better}" for line, word, better in found}
 
 
-def test_defects_of_pages_files_and_budgets_are_named_with_their_place(tmp_path, monkeypatch, capsys):
+def test_defects_of_pages_files_and_budgets_are_reported_with_their_location(tmp_path, monkeypatch, capsys):
     files = {"docs/README.md": "[a](a.md)\n", "Makefile": "test:\n", ".gitignore": "uv.lock\n", "stretch/long.py": "x = 1\n" * 801}
     files["docs/a.md"] = "[b](gone.md) `tests/gone.py`\n\n```text\nmake nothing\n```\n\n```cobol\n```\n"
     files["docs/b.md"] = "at " + "/" + "home/me\n"
@@ -133,7 +133,7 @@ def test_defects_of_pages_files_and_budgets_are_named_with_their_place(tmp_path,
     assert "core Python 801 of 100" in capsys.readouterr().out
 
 
-def test_import_of_what_a_module_of_the_repository_lacks_is_named_also_inside_of_a_function(tmp_path, monkeypatch):
+def test_import_of_a_missing_name_is_reported_also_inside_of_a_function(tmp_path, monkeypatch):
     part = (
         "import os\ntry:\n    from json import dumps as write\nexcept ImportError:\n    write = None\n(a, b), c = (1, 2), 3\nx: int = 1\n"
     )

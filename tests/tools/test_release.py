@@ -1,4 +1,4 @@
-"""Refusals of the release tool; the files it looks through are built here."""
+"""Refusals of the release tool; the tests build the inspected files."""
 
 import json
 import subprocess
@@ -28,7 +28,7 @@ def test_files_of_this_checkout_are_complete_and_name_no_machine(built):
     assert result["no machine's names"] == "none"
     assert result["version"].startswith("failed: CHANGELOG.md begins with `nothing`")
 
-    # the metadata of the wheel needs no torch without extras
+    # the wheel does not depend on torch without extras
     with zipfile.ZipFile(built[0]) as wheel:
         (name,) = [item for item in wheel.namelist() if item.endswith("METADATA")]
         needed = [line for line in wheel.read(name).decode().splitlines() if line.startswith("Requires-Dist: ") and "extra ==" not in line]
@@ -48,7 +48,7 @@ def test_files_of_this_checkout_are_complete_and_name_no_machine(built):
         ("1.2.3", {"stretch/__init__.py": b'__version__ = "1.2.2"'}, CHANGES, "says 1.2.3"),
     ],
 )
-def test_version_that_is_not_the_same_everywhere_is_refused(stated, inside, changes, sentence):
+def test_inconsistent_version_is_refused(stated, inside, changes, sentence):
     with pytest.raises(FailedError, match=sentence):
         check_version(stated, NAME, inside, changes)
 
@@ -70,10 +70,10 @@ def test_files_that_name_a_machine_are_refused(text):
 
 
 @pytest.mark.slow
-def test_program_of_the_wheel_lists_verifies_and_runs_by_itself(built, tiny_bundle, tmp_path):
+def test_program_of_the_wheel_lists_verifies_and_runs_without_torch(built, tiny_bundle, tmp_path):
     try_install = release.try_install(sys.executable, built[0], tiny_bundle, tmp_path / "environment", {})
     assert not [value for value in try_install.values() if value.startswith("failed")], try_install
     assert try_install["verify"] == "ok"
     code = "import json, importlib.util as u; print(json.dumps([u.find_spec(name) is None for name in ('torch', 'scipy')]))"
-    ran = subprocess.run([tmp_path / "environment/bin/python", "-c", code], capture_output=True, check=True)
-    assert json.loads(ran.stdout) == [True, True]
+    process = subprocess.run([tmp_path / "environment/bin/python", "-c", code], capture_output=True, check=True)
+    assert json.loads(process.stdout) == [True, True]

@@ -1,4 +1,4 @@
-"""Networks of equal latency are trained in an order that a broken-off queue can be read in, each once, and compared with the best plain one."""
+"""Networks of equal latency: order of the training queue, claimed jobs, and comparison with the best plain network."""
 
 import json
 
@@ -22,7 +22,7 @@ def test_no_network_takes_longer_than_its_speed_allows():
         assert row["predicted ms"] <= alone[row["parent"], row["profile"]] / row["speed"] + 0.01, row["network"]
 
 
-def test_queue_trains_each_network_once_a_seed_and_a_seed_of_all_before_the_next():
+def test_queue_trains_each_network_once_per_seed_and_all_networks_before_the_next_seed():
     jobs = jobs_of(ROWS, 20, 512)
     assert (len(set(jobs)), {job.built for job in jobs}) == (len(jobs), {row["built"] for row in ROWS})
     assert jobs[0].parent in RESNETS
@@ -31,7 +31,7 @@ def test_queue_trains_each_network_once_a_seed_and_a_seed_of_all_before_the_next
         assert (first, set(first)) == (sorted(first), set(SEEDS))
 
 
-def test_claimed_job_is_given_to_nobody_else_and_pruned_one_waits_for_its_original(tmp_path):
+def test_job_is_claimed_once_and_a_pruned_network_waits_for_its_original(tmp_path):
     shape = json.loads(whole("resnet20"))
     pruned = Job("resnet20", json.dumps(shape | {"pruned": True}), 0, 1)
     assert claim([pruned], tmp_path) == (None, False)
@@ -42,7 +42,7 @@ def test_claimed_job_is_given_to_nobody_else_and_pruned_one_waits_for_its_origin
     assert claim([pruned, pruned.teacher], tmp_path) == (None, False)
 
 
-def test_interval_of_one_mean_is_students_and_of_two_welchs():
+def test_interval_of_a_mean_is_student_t_and_of_a_difference_welch():
     from scipy import stats
 
     a, b = [1.0, 2.0, 4.0], [2.0, 2.5, 2.0]

@@ -1,4 +1,4 @@
-"""Public tables as shipped measurements: units, names, and which row is which kernel."""
+"""Public tables as shipped measurements: units, names and selected rows."""
 
 import pytest
 
@@ -20,12 +20,12 @@ def board_row(board, threads, powersave, gpu=-1, model="resnet50"):
         (board_row("Rockchip RK3588 (Quad Core A76 2.4GHz)", 4, 2), ("rk3588-fp16", "4large", "fp16")),
     ],
 )
-def test_board_and_threads_tell_cores_and_precision(row, expected):
+def test_cores_and_precision_follow_from_board_and_threads(row, expected):
     (latency,) = boards.latencies([row])
     assert (latency.device, latency.core_set, latency.precision, latency.ms) == (*expected, 1.5)
 
 
-def test_only_rows_that_ran_on_the_npu_alone_are_kept():
+def test_only_rows_that_ran_fully_on_the_npu_are_kept():
     row = {"network": "resnet50", "device": "Samsung Galaxy S24", "precision": "w8a8", "runtime": "tflite"}
     row |= {"unit": "NPU", "gpu_layers": "0", "cpu_layers": "0", "ms": "0.58"}
     (latency,) = npu.latencies([row])
@@ -35,13 +35,13 @@ def test_only_rows_that_ran_on_the_npu_alone_are_kept():
 
 
 @pytest.mark.slow
-def test_published_multiply_accumulates_of_ncnns_networks():
+def test_macs_of_ncnn_networks_are_the_published_ones():
     graphs = load_measurements("boards").graphs
     published = {"mobilenet": 569e6, "vgg16": 15.47e9, "shufflenet_v2": 146e6, "yolov4-tiny": 3.45e9}
     assert {name: graphs[name].macs for name in published} == pytest.approx(published, rel=0.02)
 
 
-def test_times_become_milliseconds_and_precisions_ours():
+def test_times_become_milliseconds_and_precisions_get_names_of_profiles():
     row, stated = (
         {"model": "net", "FLOPS": "1"},
         {"1large|float": ("1500.25", "10"), "1large|quant": ("700", "1"), "gpu|float": ("2000", "20")},

@@ -1,4 +1,4 @@
-"""Pairs of networks and simulated speed-ups: schedules take turns, and rows are summed up as they are."""
+"""Pairs of networks and simulated speed-ups: results of all schedules, and tables of the recorded cases."""
 
 from contextlib import ExitStack
 
@@ -37,7 +37,7 @@ RECORD = ROOT / "experiments" / "simulated_speedup" / "results" / "speedup.json"
 
 
 @pytest.mark.skipif(not RECORD.exists(), reason="nothing is recorded")
-def test_recorded_tables_are_those_of_the_recorded_cases():
+def test_recorded_tables_follow_from_the_recorded_cases():
     record = read_record(RECORD)
     rows = {str(row["case"]): row for row in record.tables["cases"]}
     models = [model for model in MODELS if next(cases_of(model)).name in rows]

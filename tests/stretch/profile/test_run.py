@@ -121,7 +121,7 @@ def test_cpu_is_measured_on_one_core_and_on_all():
 
 
 @pytest.mark.parametrize(
-    ("request", "error", "reason"),
+    ("action", "error", "reason"),
     [
         (lambda at: find_processors(["cpu", "cpu"]), UsageError, "`cpu` is named twice"),
         (lambda at: find_processors(["cpu[9cores]"]), UnknownNameError, r"unknown core set `cpu\[9cores\]`"),
@@ -145,9 +145,9 @@ def test_cpu_is_measured_on_one_core_and_on_all():
         ),
     ],
 )
-def test_impossible_measurement_is_refused_and_leaves_no_table(tmp_path, request, error, reason):
+def test_impossible_measurement_is_refused_and_leaves_no_table(tmp_path, action, error, reason):
     with pytest.raises(error, match=reason) as refusal:
-        request(tmp_path)
+        action(tmp_path)
     assert "too noisy" not in reason or "--resume" in refusal.value.hint
     assert not list(tmp_path.glob("*.measurements"))
 
