@@ -19,9 +19,9 @@ PAGE = ROOT / "docs/reference/python.md"
 NAMES = [f"{package.__name__}.{name}" for package in (stretch, scheduler) for name in package.__all__]
 
 
-def thing(name):
-    package, current = name.split(".")
-    return getattr(sys.modules[package], current)
+def resolve(name):
+    package, attribute = name.split(".")
+    return getattr(sys.modules[package], attribute)
 
 
 @pytest.mark.slow
@@ -42,11 +42,11 @@ def test_page_that_differs_from_the_code_is_out_of_date(sentence, instead):
     assert program("make_python_reference").reference(text.replace(sentence, instead)) == text
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if not (inspect.isclass(thing(name)) and issubclass(thing(name), Exception))])
+@pytest.mark.parametrize("name", [name for name in NAMES if not (inspect.isclass(resolve(name)) and issubclass(resolve(name), Exception))])
 def test_reference_of_a_name_has_and_describes_all_its_parameters(name):
     *_, part = re.findall(rf"<!-- name {re.escape(name)} -->\n(.*?)<!-- /name -->", PAGE.read_text(), re.DOTALL)
     signature = part.split("```")[1].split(f"{name}", 1)[1]
-    parameters = [p for p in inspect.signature(thing(name)).parameters if p != "self"]
+    parameters = [p for p in inspect.signature(resolve(name)).parameters if p != "self"]
     assert re.findall(r"(?:^\s*|\(|, )\*{0,2}(\w+):", signature, re.MULTILINE) == parameters
     rows = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", part, re.MULTILINE))
     if len(parameters) > 1:
@@ -56,7 +56,7 @@ def test_reference_of_a_name_has_and_describes_all_its_parameters(name):
 
 def test_examples_use_every_public_function():
     code = "\n".join(snippet.text for snippet in snippets(PAGE.relative_to(ROOT)) if snippet.language == "python")
-    functions = [f"{name}(" for name in NAMES if inspect.isfunction(thing(name))]
+    functions = [f"{name}(" for name in NAMES if inspect.isfunction(resolve(name))]
     assert not [used for used in (*functions, "stretch.PlanConfig(", ".save(", "scheduler.Session(", "except stretch.") if used not in code]
 
 

@@ -108,13 +108,13 @@ class User:
         current = {key: value for key, value in os.environ.items() if key != "PYTHONPATH" and not key.startswith(("NN_STRETCH", "PYTEST"))}
         return {**current, "XDG_CACHE_HOME": str(self.home / ".cache"), "OMP_NUM_THREADS": "1"}
 
-    def stretch(self, *words: object, code: int = 0) -> Done:
-        command = [str(self.program), *map(str, words)]
-        ended = subprocess.run(command, cwd=self.home, env=self.environment, capture_output=True, text=True, check=False)
-        done = Done(ended.returncode, ended.stdout, ended.stderr)
-        assert done.code == code, (words, done)
-        assert "Traceback" not in done.err
-        return done
+    def stretch(self, *arguments: object, code: int = 0) -> Done:
+        command = [str(self.program), *map(str, arguments)]
+        process = subprocess.run(command, cwd=self.home, env=self.environment, capture_output=True, text=True, check=False)
+        result = Done(process.returncode, process.stdout, process.stderr)
+        assert result.code == code, (arguments, result)
+        assert "Traceback" not in result.err
+        return result
 
     def ask(self, *arguments: object, code: int = 0) -> dict[str, Any]:
         return self.stretch(*arguments, "--json", "--quiet", code=code).json

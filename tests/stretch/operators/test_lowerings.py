@@ -36,7 +36,7 @@ def test_module_of_every_kind_is_traced_as_its_operator(kind, data):
     shape = {"linear": (1, 6), "unflatten": (1, 6), "channels_first": (1, height * width, 6)}.get(kind, (1, 6, height, width))
     count = max(1, kind_of(kind).min_inputs)
     op = Op("op", kind, ("input",) * count, attrs)
-    module = Calling(lambda x, made: made(*[x] * count), make_module(op, [shape] * count))
+    module = Calling(lambda x, layer: layer(*[x] * count), make_module(op, [shape] * count))
     traced = capture(module, shape).graph.by_name["part0"]
     assert (traced.kind, dict(traced.attrs)) == (kind, dict(op.attrs))
 
@@ -162,9 +162,9 @@ ROLL = Calls((X,), (), (Call("roll.default", ({"read": 0}, (1,), (1,))),))
 
 
 def test_calls_are_computed_in_order_with_their_inputs():
-    made = Call("add.Tensor", ({"read": 0}, {"constant": 0})), Call("max.dim", ({"call": 0}, 1), {}, 1)
+    first = Call("add.Tensor", ({"read": 0}, {"constant": 0})), Call("max.dim", ({"call": 0}, 1), {}, 1)
     calls = Calls(
-        (X,), (CallTensor("float32", (3,), True),), (*made, Call("_to_copy.default", ({"call": 1},), {"dtype": {"dtype": "float32"}}))
+        (X,), (CallTensor("float32", (3,), True),), (*first, Call("_to_copy.default", ({"call": 1},), {"dtype": {"dtype": "float32"}}))
     )
     x, c = torch.randn(2, 3), torch.randn(3)
     assert torch.equal(CheckedCalls(calls, (2,))([x], [c]), (x + c).max(1).indices.float())

@@ -58,13 +58,13 @@ def images_by_class(model, images):
 
 
 @pytest.fixture
-def made():
+def synthesised():
     model = network()
     return model, *images_of(model)
 
 
-def test_images_fit_statistics_and_classes_better_than_noise_and_stay_within_pixels(made):
-    model, _, batches = made
+def test_images_fit_statistics_and_classes_better_than_noise_and_stay_within_pixels(synthesised):
+    model, _, batches = synthesised
     images = torch.cat(batches)
     noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(1))
     assert images.shape == (12, *SHAPE[1:])
@@ -91,8 +91,8 @@ def test_network_with_a_fixed_input_size_gets_images():
     assert images_by_class(model, torch.cat(images_of(model)[1])) == [4, 4, 4]
 
 
-def test_images_are_cached_and_more_images_add_batches(made):
-    _, captured, batches = made
+def test_images_are_cached_and_more_images_add_batches(synthesised):
+    _, captured, batches = synthesised
     again = synthesise(captured, IMAGENET, HOW, Interrupt(1))
     assert torch.equal(torch.cat(again), torch.cat(batches))
     with pytest.raises(KeyboardInterrupt):

@@ -99,11 +99,11 @@ def test_next_prediction_is_corrected_by_the_agreement_of_the_last_network(netwo
     assert lowest_prediction(0.7, predicted, agreement) < lowest
 
 
-@pytest.mark.parametrize("least", [0.5, 0.9, 0.99])
-def test_interval_of_the_lowest_plausible_prediction_reaches_the_bound(least):
+@pytest.mark.parametrize("minimum", [0.5, 0.9, 0.99])
+def test_interval_of_the_lowest_plausible_prediction_reaches_the_bound(minimum):
     sensitivity = replace(made(noise=0.5), spread=0.4)
-    bound = lowest_plausible(sensitivity, least)
-    assert sensitivity.prediction(sensitivity.max_loss(bound)).high == pytest.approx(least)
+    bound = lowest_plausible(sensitivity, minimum)
+    assert sensitivity.prediction(sensitivity.max_loss(bound)).high == pytest.approx(minimum)
     assert lowest_plausible(sensitivity, 1.0) == pytest.approx(1.0)
 
 

@@ -130,7 +130,7 @@ def test_pooling_padded_by_minus_infinity_is_one_operator_with_the_same_result(s
         (Padded((0, 0, 2, 0), 1), ["conv", "opaque", "max_pool", "relu"], "further than half of its window"),
     ],
 )
-def test_padding_with_minus_infinity_outside_of_a_pooling_is_only_exported(network, kinds, refusal):
+def test_padding_with_minus_infinity_that_no_pooling_can_absorb_is_opaque(network, kinds, refusal):
     # the captured graph is compared with the network
     assert [op.kind for op in capture_runnable(network, (1, 3, 7, 6), "net").graph.ops][1:] == kinds
     with pytest.raises(StretchError, match=refusal) if refusal else contextlib.nullcontext():

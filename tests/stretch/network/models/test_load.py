@@ -32,8 +32,8 @@ from stretch.network.models.weights import check_host, read_weights, settle, tra
 from tests.stretch.network.models.onnx.oracle import net, random
 
 
-def same(one, other):
-    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+def same(first, second):
+    pairs = zip(first.state_dict().values(), second.state_dict().values(), strict=True)
     return all(torch.equal(a, b) for a, b in pairs)
 
 

@@ -121,11 +121,11 @@ class TestBundles:
         (name,), (output,) = shown.manifest.inputs, shown.manifest.outputs
         with PageServer([shown], runtime()) as server:
             want = original(shown.tensors["tensors", name])
-            near = np.abs(shown.tensors["outputs", output] - want).max() / np.abs(want).max()
+            reference_error = np.abs(shown.tensors["outputs", output] - want).max() / np.abs(want).max()
             visit = Visit(browser, server.address, rounds=3)
             assert visit.finish() == ""
             # the page's difference from its reference and the reference's from torch are small together
-            assert near + max(server.answers[0].differences.values()) < 1e-4
+            assert reference_error + max(server.answers[0].differences.values()) < 1e-4
             visit.page.close()
 
     def test_closed_page_makes_room_for_the_next_one(self, browser, folders):
@@ -166,8 +166,8 @@ class TestProfile:
         device = load_device(profile)
         assert "HeadlessChrome" in device.name
         assert device.links["gpu"].map_ms.value > 0
-        words = ["--device", profile, "--processors", "cpu,gpu", "--kinds", "rows", "--weights", "none", "--out", bundle]
-        succeed(capsys, "branch", "tiny_resnet", *words)
+        arguments = ["--device", profile, "--processors", "cpu,gpu", "--kinds", "rows", "--weights", "none", "--out", bundle]
+        succeed(capsys, "branch", "tiny_resnet", *arguments)
         with running("web", bundle, "--json") as (process, address):
             visit = Visit(browser, address, rounds=3, threads=2)
             assert visit.finish() == ""

@@ -333,8 +333,8 @@ def test_last_layer_of_a_block_is_fitted_to_the_rest_after_the_skip():
         expected = rows @ torch.linalg.lstsq(rows, left).solution
         got = (outputs - skip).movedim(1, -1).reshape(-1, 8).double()
     # The part of the penalty that grows with inputs per row keeps the fit slightly off the optimum.
-    least, reached = (expected - left).square().mean(), (got - left).square().mean()
-    assert least <= reached < 1.01 * least
+    optimum, reached = (expected - left).square().mean(), (got - left).square().mean()
+    assert optimum <= reached < 1.01 * optimum
 
 
 def test_layer_with_more_inputs_than_rows_stays_unchanged():
@@ -389,8 +389,8 @@ def test_join_is_least_squares_of_the_target_on_the_backbones(captured, join):
             columns.append(rows @ torch.linalg.lstsq(rows, flat(torch.cat(target))[:, at : at + share]).solution)
             at += share
     wanted, expected = flat(torch.cat(target)), torch.cat(columns, 1)
-    least, reached = (expected - wanted).square().mean(), (flat(got) - wanted).square().mean()
-    assert least * (1 - 1e-6) <= reached < 1.001 * least
+    optimum, reached = (expected - wanted).square().mean(), (flat(got) - wanted).square().mean()
+    assert optimum * (1 - 1e-6) <= reached < 1.001 * optimum
 
 
 @settings(max_examples=examples(10))

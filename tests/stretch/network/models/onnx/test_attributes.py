@@ -41,9 +41,9 @@ CASES = [
     Case("ReduceLogSum", [np.abs(random(IMAGE)) + 1.1]),
     Case("Pow", [np.abs(random(IMAGE)), np.float32([1.7])]),
     *[
-        image(op, kernel_shape=[3, 2], **more)
+        image(op, kernel_shape=[3, 2], **settings)
         for op in ("AveragePool", "MaxPool", "LpPool")
-        for more in (
+        for settings in (
             {},
             {"pads": [1, 1, 1, 0]},
             {"strides": [2, 2], "ceil_mode": 1},
@@ -57,7 +57,7 @@ CASES = [
     image("Clip", min=-0.5, max=0.3),
     *[Case("Col2Im", [random((1, 8, n)), whole(4, 4), whole(2, 2)]) for n in (9, 4, 6, 25)],
     *[image("Conv", random((4, 4 // group, 3, 2), 1), ONES[0], group=group) for group in (1, 2)],
-    *[image("ConvTranspose", random((4, 4, 3, 2), 1), strides=[2, 2], **more) for more in ({}, {"output_padding": [1, 1]})],
+    *[image("ConvTranspose", random((4, 4, 3, 2), 1), strides=[2, 2], **settings) for settings in ({}, {"output_padding": [1, 1]})],
     Case("Einsum", [random((3, 3)), random((3, 3), 1)], {"equation": "ab,bc->ac"}),
     Case("EyeLike", [random((3, 4))]),
     Case("Gemm", [random((3, 3)), random((3, 3), 1), random((3,), 2)]),

@@ -24,12 +24,12 @@ RELU = helper.make_node("Relu", ["h"], ["y"], name="relu")
 WEIGHT = random((6, 4, 3, 3))
 
 
-def small(**more):
-    return net(CONV, RELU, stored={"w": WEIGHT}, **more)
+def small(**options):
+    return net(CONV, RELU, stored={"w": WEIGHT}, **options)
 
 
-def save(path, model, **more):
-    onnx.save(model, str(path), **more)
+def save(path, model, **options):
+    onnx.save(model, str(path), **options)
     return path
 
 
@@ -182,10 +182,10 @@ def test_node_with_any_inputs_and_attributes_is_read_or_refused_in_one_sentence(
     attrs = {item: data.draw(VALUES) for item in chosen}
     reads, tensors = [], {"s": np.float32(0.1), "z": np.uint8(3)}
     for i in range(data.draw(st.integers(1, 9))):
-        what = data.draw(st.sampled_from(["x", "q", "i", "", "s", "z", None, None, None]))
-        if what is None:
+        source = data.draw(st.sampled_from(["x", "q", "i", "", "s", "z", None, None, None]))
+        if source is None:
             tensors[f"w{i}"] = data.draw(stored())
-        reads.append(f"w{i}" if what is None else what)
+        reads.append(f"w{i}" if source is None else source)
     before = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]), helper.make_node("Cast", ["x"], ["i"], to=7)]
     node = helper.make_node(name, reads, ["y", "other"][: data.draw(st.integers(1, 2))], domain=domain, **attrs)
     shape = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=5))

@@ -107,8 +107,8 @@ def test_layer_of_bytes_computes_what_the_runtime_does(tmp_path, alpha, turned, 
 @pytest.mark.parametrize("stored", [True, False])
 def test_function_of_two_tensors_of_bytes_computes_what_the_runtime_does(tmp_path, op, kind, stored):
     reads = [*"qszw", "ws", "wz", *"tu"] if stored else [*"qszqsztu"]
-    more = {"w": some_bytes((4, 1, 1), kind), "ws": np.float32(0.03), "wz": point(kind)}
-    agrees(tmp_path, between(helper.make_node(op, reads, ["r"], domain=MS), more, kind), on_steps(X), WIDE * 0.51)
+    initializers = {"w": some_bytes((4, 1, 1), kind), "ws": np.float32(0.03), "wz": point(kind)}
+    agrees(tmp_path, between(helper.make_node(op, reads, ["r"], domain=MS), initializers, kind), on_steps(X), WIDE * 0.51)
 
 
 @pytest.mark.representatives(6)
@@ -229,18 +229,18 @@ W = {"w": some_bytes((5, 4), np.int8), "ws": np.float32(0.1), "wz": np.array(0, 
 @pytest.mark.parametrize("case", [False, True], ids=["per tensor", "per column"])
 @pytest.mark.parametrize("bias", [False, True])
 def test_products_that_the_runtime_fuses_with_their_scales_are_one_layer(tmp_path, case, bias):
-    more = {"ws": (np.arange(6) + 1).astype(np.float32) / 100, "wz": np.full(6, 2, np.int8)} if case else {}
-    stored = {"w": some_bytes((5, 6), np.int8), "ws": np.float32([0.01]), "wz": np.int8([2]), "b": random((6,)), **more}
+    per_column = {"ws": (np.arange(6) + 1).astype(np.float32) / 100, "wz": np.full(6, 2, np.int8)} if case else {}
+    stored = {"w": some_bytes((5, 6), np.int8), "ws": np.float32([0.01]), "wz": np.int8([2]), "b": random((6,)), **per_column}
     x = on_steps((3, 5))
-    close = np.ptp(x) / 255 / 2 * 1.1 * np.abs(stored["w"] * stored["ws"]).sum(0).max()
-    last = ["b"] if bias else []
-    alone = helper.make_node("DynamicQuantizeMatMul", ["x", "w", "ws", "wz", *last], ["y"], domain=MS)
-    built = agrees(tmp_path, net(alone, stored=stored, shape=(3, 5)), x, close)
+    tolerance = np.ptp(x) / 255 / 2 * 1.1 * np.abs(stored["w"] * stored["ws"]).sum(0).max()
+    bias_input = ["b"] if bias else []
+    fused = helper.make_node("DynamicQuantizeMatMul", ["x", "w", "ws", "wz", *bias_input], ["y"], domain=MS)
+    built = agrees(tmp_path, net(fused, stored=stored, shape=(3, 5)), x, tolerance)
     assert functions(built) == ["Linear"]
     assert "rounds 1 activations" in built.warnings[0]
     first = helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"])
-    second = helper.make_node("MatMulIntegerToFloat", ["q", "w", "s", "ws", "z", "wz", *last], ["y"], domain=MS)
-    built = agrees(tmp_path, net(first, second, stored=stored, shape=(3, 5)), x, close)
+    second = helper.make_node("MatMulIntegerToFloat", ["q", "w", "s", "ws", "z", "wz", *bias_input], ["y"], domain=MS)
+    built = agrees(tmp_path, net(first, second, stored=stored, shape=(3, 5)), x, tolerance)
     assert functions(built) == ["Linear"]
 
 

@@ -202,9 +202,9 @@ GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 def layer(op, direction="forward", *, bias=True, size=SIZE, **attrs):
     options, rows = 2 if direction == "bidirectional" else 1, GATES[op] * SIZE
     inputs = [random((STEPS, BATCH, WIDTH)), random((options, rows, WIDTH), 1), random((options, rows, size), 2)]
-    more = {"linear_before_reset": 1} if op == "GRU" else {}
+    defaults = {"linear_before_reset": 1} if op == "GRU" else {}
     stored = [random((options, 2 * rows), 3)] if bias else []
-    return Case(op, [*inputs, *stored], {"hidden_size": SIZE, "direction": direction, **more, **attrs})
+    return Case(op, [*inputs, *stored], {"hidden_size": SIZE, "direction": direction, **defaults, **attrs})
 
 
 LAYERS = [
@@ -548,12 +548,12 @@ def test_computed_tuples_of_indices_are_gathered(tmp_path, batch):
     follows(tmp_path, helper.make_node("GatherND", ["x", "i"], ["r"], batch_dims=batch), (3, 4, 5), list(cut), sizes, **cut)
 
 
-@pytest.mark.parametrize("how", ["add", "max"])
-def test_numbers_are_scattered_to_computed_indices(tmp_path, how):
-    node = helper.make_node("ScatterElements", ["x", "i", "plain"], ["r"], axis=1, reduction=how)
+@pytest.mark.parametrize("reduction", ["add", "max"])
+def test_numbers_are_scattered_to_computed_indices(tmp_path, reduction):
+    node = helper.make_node("ScatterElements", ["x", "i", "plain"], ["r"], axis=1, reduction=reduction)
     follows(tmp_path, node, (3, 4, 5), list(CUT), 3.9, **CUT)
     cut = {"starts": whole(0), "ends": whole(1), "axes": whole(2)}
-    node = helper.make_node("ScatterND", ["x", "i", "new"], ["r"], reduction=how)
+    node = helper.make_node("ScatterND", ["x", "i", "new"], ["r"], reduction=reduction)
     follows(tmp_path, node, (3, 4, 5), list(cut), 2.9, **cut, new=random((3, 4, 4, 5), 3))
 
 
@@ -589,9 +589,9 @@ SIDES = st.tuples(st.integers(2, 9), st.integers(2, 9))
 
 
 @given(SIDES, SIDES, st.sampled_from(COORDINATES), st.sampled_from(["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"]))
-def test_nearest_resizing_computes_what_the_runtime_does(folder, old, new, coordinates, how):
+def test_nearest_resizing_computes_what_the_runtime_does(folder, old, new, coordinates, rounding):
     assume(old != new)
-    attrs = {"mode": "nearest", "coordinate_transformation_mode": coordinates, "nearest_mode": how}
+    attrs = {"mode": "nearest", "coordinate_transformation_mode": coordinates, "nearest_mode": rounding}
     agrees(folder, Case("Resize", [random((1, 2, *old)), None, None, whole(1, 2, *new)], attrs))
 
 
@@ -610,6 +610,6 @@ def test_resizing_to_the_same_size_changes_nothing(tmp_path, mode):
 
 
 def test_resizing_that_repeats_pixels_is_one_interpolation_of_torch(tmp_path):
-    for coordinates, how in (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor")):
-        attrs = {"mode": "nearest", "coordinate_transformation_mode": coordinates, "nearest_mode": how}
+    for coordinates, rounding in (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor")):
+        attrs = {"mode": "nearest", "coordinate_transformation_mode": coordinates, "nearest_mode": rounding}
         assert functions(agrees(tmp_path, Case("Resize", [random(X), None, np.array([1, 1, 2, 3], np.float32)], attrs))) == ["interpolate"]

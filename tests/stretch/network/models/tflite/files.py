@@ -69,9 +69,9 @@ def model(*operators, stored=None, shape=(1, 6, 5, 4), outputs=("y",), kinds=Non
     return {"version": 3, "operator_codes": numbers, "subgraphs": [graph], "buffers": buffers}
 
 
-def write(path, *operators, **more):
+def write(path, *operators, **options):
     """Write a file of some operators; return the path."""
-    path.write_bytes(bytes(ANY_TFLITE.encode(model(*operators, **more))))
+    path.write_bytes(bytes(ANY_TFLITE.encode(model(*operators, **options))))
     return path
 
 

@@ -47,9 +47,9 @@ class File:
         return "-".join(f"{code} {settings}" for code, _, _, settings in self.operators)
 
 
-def file(*operators, x=None, calls=None, **more):
+def file(*operators, x=None, calls=None, **options):
     """Describe a file whose input has the shape of `x`."""
-    return File(list(operators), more | ({} if x is None else {"shape": x.shape}), x, calls)
+    return File(list(operators), options | ({} if x is None else {"shape": x.shape}), x, calls)
 
 
 UNARY = ["ABS", "CEIL", "COS", "ELU", "EXP", "FLOOR", "HARD_SWISH", "LOGISTIC", "NEG", "RELU", "RELU6", "RELU_N1_TO_1", "ROUND", "SIN"]
@@ -226,7 +226,7 @@ def test_reduction_computes_what_the_runtime_does(tmp_path, code, axes, keep):
 def test_linear_layer_after_flattening_has_its_columns_in_the_order_of_torch(tmp_path, reshaped, active):
     steps = [("RESHAPE", ["shape"], "r")] * reshaped + [("RELU", [], "a")] * active + [("FULLY_CONNECTED", ["w", "b"], "y")]
     reads = ["x", *(writes for _, _, writes in steps)]
-    operators = [op(code, [read, *more], [writes]) for read, (code, more, writes) in zip(reads, steps, strict=False)]
+    operators = [op(code, [read, *stored_inputs], [writes]) for read, (code, stored_inputs, writes) in zip(reads, steps, strict=False)]
     stored = {"shape": whole(1, 120), "w": random((3, 120), 1), "b": random((3,), 2)}
     called = functions(agrees(write(tmp_path / "m.tflite", *operators, stored=stored)))
     assert ("permute" in called, called[-1]) == (False, "Linear")
@@ -373,15 +373,15 @@ def test_convolution_computes_what_the_runtime_does(folder, settings, kernel, di
     assume(fits(settings, (6, 5), kernel, (dilation, dilation)))
     weight = random((1, *kernel, 8) if deep else (3, *kernel, 4), 1)
     stored = {"w": weight, "b": random((weight.shape[3 if deep else 0],), 2)}
-    more = settings | {"dilation_h_factor": dilation, "dilation_w_factor": dilation, **({"depth_multiplier": 2} if deep else {})}
-    agrees(write(folder / "conv.tflite", op("DEPTHWISE_CONV_2D" if deep else "CONV_2D", ["x", "w", "b"], **more), stored=stored))
+    options = settings | {"dilation_h_factor": dilation, "dilation_w_factor": dilation, **({"depth_multiplier": 2} if deep else {})}
+    agrees(write(folder / "conv.tflite", op("DEPTHWISE_CONV_2D" if deep else "CONV_2D", ["x", "w", "b"], **options), stored=stored))
 
 
 @given(WINDOWS, st.tuples(st.integers(1, 4), st.integers(1, 4)), st.sampled_from(["MAX_POOL_2D", "AVERAGE_POOL_2D"]))
 def test_pool_computes_what_the_runtime_does(folder, settings, kernel, code):
     assume(fits(settings, (6, 5), kernel))
-    more = {"filter_height": kernel[0], "filter_width": kernel[1]}
-    agrees(write(folder / "pool.tflite", op(code, ["x"], **settings, **more)))
+    window = {"filter_height": kernel[0], "filter_width": kernel[1]}
+    agrees(write(folder / "pool.tflite", op(code, ["x"], **settings, **window)))
 
 
 @given(WINDOWS, st.tuples(st.integers(1, 4), st.integers(1, 4)), st.booleans(), st.data())
