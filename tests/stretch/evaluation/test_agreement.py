@@ -189,7 +189,7 @@ def test_subgraph_without_a_form_in_the_precision_runs_in_fp32_and_is_named(tmp_
     assert result.agreement.precisions["cpu"] == ("fp16", "fp32")
 
 
-def run(scores, originals, labels):
+def agreement_of(scores, originals, labels):
     """Return the agreement, as dictionaries, of scores that are looked up by the image's number."""
     images = [(str(i), np.array([i]), label) for i, label in enumerate(labels)]
     original = None if originals is None else lambda x: originals[int(x[0])][None]
@@ -203,7 +203,7 @@ def test_shares_are_those_of_sorted_scores(seed, count, classes):
     rng = np.random.default_rng(seed)
     scores, originals = rng.standard_normal((2, count, classes))
     labels = rng.integers(0, classes, count)
-    run_result = run(scores, originals, [int(label) for label in labels])
+    run_result = agreement_of(scores, originals, [int(label) for label in labels])
     assert run_result["error"] == pytest.approx(np.linalg.norm(scores - originals) / np.linalg.norm(originals))
     best, original_best = np.argsort(scores)[:, ::-1][:, :5], np.argsort(originals)[:, ::-1][:, :5]
     assert run_result["top1"]["value"] == pytest.approx(np.mean(scores.argmax(1) == labels))
@@ -219,7 +219,7 @@ def test_shares_are_those_of_sorted_scores(seed, count, classes):
 
 
 def test_top5_of_five_classes_is_not_given():
-    run_result = run(np.eye(5), np.eye(5), [0, 1, 2, 3, 4])
+    run_result = agreement_of(np.eye(5), np.eye(5), [0, 1, 2, 3, 4])
     assert run_result["top1"]["value"] == 1.0
     assert (run_result["top5"], run_result["top5_overlap"], run_result["original"]["top5"]) == (None, None, None)
 
@@ -230,7 +230,7 @@ def test_output_of_nan_is_refused_with_the_image(value, of):
     right, wrong = np.eye(6), np.where(np.arange(6)[:, None] == 3, value, np.eye(6))
     scores = (wrong, right) if of == "the bundle" else (right, wrong)
     with pytest.raises(StretchError, match=f"output of {of} for 3 contains NaN or infinity"):
-        run(*scores, [0] * 6)
+        agreement_of(*scores, [0] * 6)
 
 
 @pytest.mark.parametrize(("right", "images"), [(0, 1), (20, 20), (3, 10), (49_998, 50_000)])

@@ -232,17 +232,17 @@ SNIPPETS_X = CallTensor("float32", (1, 6, 4))
 READ = {"read": 0}
 
 
-def of(shape, *calls, reads=1, constants=()):
+def calls_on(shape, *calls, reads=1, constants=()):
     """Draw calls on `inputs` tensors and some constants, and the shape of their result."""
     return Calls((SNIPPETS_X,) * reads, tuple(CallTensor(*constant) for constant in constants), calls), shape
 
 
 CASES = [
-    of((1, 6, 4), Call("roll.default", (READ, (2,), (1,)))),
-    of((1, 4), Call("max.dim", (READ, 1), {}, 0)),
-    of((1, 6, 6), Call("transpose.int", ({"read": 1}, 1, 2)), Call("matmul.default", (READ, {"call": 0})), reads=2),
-    of((1, 3, 4), Call("index.Tensor", (READ, (None, {"constant": 0}))), constants=[("int64", (3,))]),
-    of((1, 6, 4), Call("layer_norm.default", (READ, (4,), *[{"constant": 0}] * 2, 1e-5)), constants=[("float32", (4,))]),
+    calls_on((1, 6, 4), Call("roll.default", (READ, (2,), (1,)))),
+    calls_on((1, 4), Call("max.dim", (READ, 1), {}, 0)),
+    calls_on((1, 6, 6), Call("transpose.int", ({"read": 1}, 1, 2)), Call("matmul.default", (READ, {"call": 0})), reads=2),
+    calls_on((1, 3, 4), Call("index.Tensor", (READ, (None, {"constant": 0}))), constants=[("int64", (3,))]),
+    calls_on((1, 6, 4), Call("layer_norm.default", (READ, (4,), *[{"constant": 0}] * 2, 1e-5)), constants=[("float32", (4,))]),
 ]
 
 

@@ -155,12 +155,12 @@ def test_sliced_branch_equals_the_parent_with_removed_channels_masked(captured, 
     assert (got - want[:, keep]).abs().max() <= 1e-6 * max(1.0, float(want.abs().max()))
 
 
-def wider(segment):
+def wider_control(segment):
     """Make a control with 1.5 times the channels."""
     return part_of(segment, "concat", [BranchScale("cpu", segment.depth, segment.width * 3 // 2, align=1)])
 
 
-KEPT = {join: lambda s, join=join: pair(s, join, (s.depth, s.depth)) for join in ("project", "sum", "concat")} | {"wider": wider}
+KEPT = {join: lambda s, join=join: pair(s, join, (s.depth, s.depth)) for join in ("project", "sum", "concat")} | {"wider": wider_control}
 
 
 @pytest.mark.parametrize("kept", KEPT)

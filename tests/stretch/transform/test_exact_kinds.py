@@ -47,7 +47,7 @@ def image(result):
     return torch.randn(result.graph.input.shape, generator=torch.Generator().manual_seed(1))
 
 
-def same(got, want):
+def is_close(got, want):
     return np.abs(got - want).max() <= 1e-6 * np.abs(want).max()
 
 
@@ -61,7 +61,7 @@ def test_bands_after_a_wider_backbone_read_all_its_channels(captured):
     with torch.inference_mode():
         got = build(result, in_parts(result.graph, first, in_bands(after)))(x)
         want = build(result, in_parts(result.graph, first))(x)
-    assert same(got.numpy(), want.numpy())
+    assert is_close(got.numpy(), want.numpy())
 
 
 SHAPE = (1, WIDTH, 6, 5)
@@ -299,7 +299,7 @@ def test_weights_divided_into_parts_are_restored(network):
             assert torch.equal(restored[name][key], tensor)
 
 
-def having(**keys):
+def device_with(**keys):
     device = specified("mi9")
     return msgspec.structs.replace(
         device, processors={**device.processors, "gpu": msgspec.structs.replace(device.processors["gpu"], **keys)}
@@ -309,8 +309,8 @@ def having(**keys):
 @pytest.mark.representatives(1)
 def test_plan_times_the_launched_parts_and_warns_of_them(network):
     config = PlanConfig(processors=("cpu", "gpu"))
-    lacking = plan(network.graph, having(unsupported=("grouped_conv",)), config)
-    device = having(unsupported=("grouped_conv",), rewrites=(NAME,))
+    lacking = plan(network.graph, device_with(unsupported=("grouped_conv",)), config)
+    device = device_with(unsupported=("grouped_conv",), rewrites=(NAME,))
     parts = plan(network.graph, device, config)
     assert parts.run.makespan_ms <= lacking.run.makespan_ms
     used = {b.rewrites for part in parts.design.segments for b in part.branches if b.rewrites}
@@ -328,4 +328,4 @@ def test_plan_times_the_launched_parts_and_warns_of_them(network):
 )
 def test_profile_with_a_misspelt_rewrite_or_operator_is_refused(captured, keys, reason):
     with pytest.raises((StretchError, UnknownNameError), match=reason):
-        plan(captured("tiny_regnet").graph, having(**keys), PlanConfig(processors=("cpu", "gpu")))
+        plan(captured("tiny_regnet").graph, device_with(**keys), PlanConfig(processors=("cpu", "gpu")))

@@ -31,7 +31,7 @@ def images(result, count=64, seed=0):
     return torch.nn.functional.interpolate(coarse, result.graph.input.shape[2:], mode="bicubic")
 
 
-def off(model, result, x):
+def relative_error(model, result, x):
     with torch.inference_mode():
         want = result.module(x)
         return float((model(x) - want).square().sum() / want.square().sum())
@@ -52,10 +52,10 @@ def test_refined_network_is_closer_to_the_original_on_unseen_images(captured, mo
     assert refined.after < 0.9 * refined.before
     # `after` is measured on the images that calibration holds back
     held = x[::4]
-    assert (refined.images, refined.after) == (16, pytest.approx(off(model, result, held), rel=1e-3))
-    assert refined.before == pytest.approx(off(build(result, model.design), result, held), rel=1e-3)
+    assert (refined.images, refined.after) == (16, pytest.approx(relative_error(model, result, held), rel=1e-3))
+    assert refined.before == pytest.approx(relative_error(build(result, model.design), result, held), rel=1e-3)
     fresh = images(result, 16, seed=5)
-    assert off(model, result, fresh) < 0.9 * off(build(result, model.design), result, fresh)
+    assert relative_error(model, result, fresh) < 0.9 * relative_error(build(result, model.design), result, fresh)
     assert not model.training
     changed = {key for key, value in model.state_dict().items() if not torch.equal(value, built[key])}
     assert changed
@@ -77,8 +77,8 @@ def test_last_steps_bring_the_int8_network_closer(captured):
     assert refined.rounded_after < 0.9 * refined.rounded_before
     # the ranges of outputs are those of the steps
     held = x[::4]
-    assert refined.rounded_after == pytest.approx(off(rounding.network, result, held), rel=1e-3)
-    assert refined.after == pytest.approx(off(model, result, held), rel=1e-3)
+    assert refined.rounded_after == pytest.approx(relative_error(rounding.network, result, held), rel=1e-3)
+    assert refined.after == pytest.approx(relative_error(model, result, held), rel=1e-3)
 
 
 def test_exact_branches_are_refined_in_fp32_with_a_warning(captured):

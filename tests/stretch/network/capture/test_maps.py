@@ -25,7 +25,7 @@ from tests.stretch.network.capture.test_runnable import agreeing
 from tests.stretch.network.capture.token_patterns import ATTENTIONS, CHANNELS, HEADS, LAST, MLPS, Tokens, network
 
 
-def elements(axes, shape):
+def element_numbers(axes, shape):
     """Return the element numbers, in the order that the axes state, of a map whose elements are numbered."""
     n, c, h, w = shape
     numbers = np.arange(n * c * h * w).reshape(n, c, h * w)
@@ -69,7 +69,7 @@ def test_reshaped_permuted_and_cut_axes_locate_each_element(data):
                 if reshaped is not None:
                     axes, array = reshaped, array.take(range(start, start + size), axis)
     assert axes.shape == array.shape
-    np.testing.assert_array_equal(elements(axes, shape), array)
+    np.testing.assert_array_equal(element_numbers(axes, shape), array)
 
 
 def test_cut_within_a_head_or_of_pixels_has_no_axes():
@@ -118,7 +118,7 @@ def test_another_order_of_a_map_takes_the_fewest_operators(function, added):
     assert sorted(kinds(function)) == sorted([*CHAIN, *added])
 
 
-class Written(Tokens):
+class ManualAttention(Tokens):
     """Attention with separate layers for q, k and v; functions change the scores before and after the softmax."""
 
     def __init__(self, before=lambda s: s, after=lambda s: s, same=False):
@@ -136,7 +136,7 @@ class Written(Tokens):
         return self.after(self.before(q @ k.transpose(-2, -1)).softmax(-1))
 
 
-class KeysFirst(Written):
+class KeysFirst(ManualAttention):
     """Scores as keys times queries, plus a learned bias and a constant."""
 
     def __init__(self):
@@ -149,19 +149,19 @@ class KeysFirst(Written):
 
 FACTORS = torch.rand(HEADS, 1, 1, generator=torch.Generator().manual_seed(0))
 UNDERSTOOD = [
-    Written(),
-    Written(lambda s: s * 0.3 / 2),
-    Written(lambda s: s * FACTORS + torch.eye(64)),
+    ManualAttention(),
+    ManualAttention(lambda s: s * 0.3 / 2),
+    ManualAttention(lambda s: s * FACTORS + torch.eye(64)),
     KeysFirst(),
-    Written(lambda s: (s - torch.eye(64)) * 0.5, lambda s: s.clone().contiguous()),
+    ManualAttention(lambda s: (s - torch.eye(64)) * 0.5, lambda s: s.clone().contiguous()),
 ]
 OTHERS = [
-    Written(lambda s: s + s.mean()),
-    Written(lambda s: s.relu()),
-    Written(after=lambda s: s * 0.5),
-    Written(after=lambda s: s - s.mean(-1, keepdim=True)),
-    Written(lambda s: s.transpose(-2, -1) + torch.eye(64)),
-    Written(same=True),
+    ManualAttention(lambda s: s + s.mean()),
+    ManualAttention(lambda s: s.relu()),
+    ManualAttention(after=lambda s: s * 0.5),
+    ManualAttention(after=lambda s: s - s.mean(-1, keepdim=True)),
+    ManualAttention(lambda s: s.transpose(-2, -1) + torch.eye(64)),
+    ManualAttention(same=True),
 ]
 
 

@@ -105,7 +105,7 @@ def counted_macs(module, shape):
 MAP, TOKENS, VECTOR = (1, 4, 6, 6), (1, 5, 4), (1, 4)
 
 
-def computed(module, shape, captures=capture_runnable):
+def checked_kinds(module, shape, captures=capture_runnable):
     """Return the kinds of the operators after the input (opaque ones as `:variant`); check their results against torch."""
     captured = captures(module.eval(), shape, "net")
     assert captured.graph.macs == counted_macs(module, shape)
@@ -247,19 +247,19 @@ TRACED = [
 @pytest.mark.representatives(40)
 @pytest.mark.parametrize(("function", "shape", "shapes", "kinds"), [*BOTH, *EXPORTED])
 def test_exported_function_is_computed_by_supported_operators_or_by_torch(function, shape, shapes, kinds):
-    assert computed(Calling(function, *shapes), shape) == kinds
+    assert checked_kinds(Calling(function, *shapes), shape) == kinds
 
 
 @pytest.mark.representatives(20)
 @pytest.mark.parametrize(("function", "shape", "shapes", "kinds"), [*BOTH, *TRACED])
 def test_traced_function_is_computed_by_supported_operators(function, shape, shapes, kinds):
-    assert computed(Calling(function, *shapes), shape, capture_traced) == kinds
+    assert checked_kinds(Calling(function, *shapes), shape, capture_traced) == kinds
 
 
 def test_mask_of_minus_infinity_is_stored_as_a_finite_number():
     mask = torch.full((5, 5), float("-inf")).triu(1)
     module = Calling(lambda x: F.scaled_dot_product_attention(x, x, x, attn_mask=mask))
-    assert computed(module, TOKENS) == [":matmul", ":add", ":softmax", ":matmul"]
+    assert checked_kinds(module, TOKENS) == [":matmul", ":add", ":softmax", ":matmul"]
     weights = capture_runnable(module, TOKENS, "net").weights
     assert all(tensor.isfinite().all() for weight in weights.values() for tensor in weight.values())
 
@@ -274,12 +274,12 @@ def test_mask_of_minus_infinity_is_stored_as_a_finite_number():
     ],
 )
 def test_norm_without_factors_or_axes_is_a_batch_norm_and_norm_without_statistics_is_opaque(norm, shape, kind):
-    assert computed(norm, shape) == [kind]
+    assert checked_kinds(norm, shape) == [kind]
 
 
 def test_sum_that_broadcasts_one_image_over_the_batch_is_opaque():
     """Several images in one batch follow each other, so a sum could not show which image is repeated."""
-    assert computed(Calling(lambda x: x.reshape(6, 4, 6, 1) + x.reshape(6, 4, 6, 1).mean(0, keepdim=True)), (1, 4, 6, 6))[-1] == ":add"
+    assert checked_kinds(Calling(lambda x: x.reshape(6, 4, 6, 1) + x.reshape(6, 4, 6, 1).mean(0, keepdim=True)), (1, 4, 6, 6))[-1] == ":add"
 
 
 TRANSFORMERS = [

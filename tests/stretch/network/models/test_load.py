@@ -32,14 +32,14 @@ from stretch.network.models.weights import check_host, read_weights, settle, tra
 from tests.stretch.network.models.onnx.oracle import net, random
 
 
-def same(first, second):
+def equal_weights(first, second):
     pairs = zip(first.state_dict().values(), second.state_dict().values(), strict=True)
     return all(torch.equal(a, b) for a, b in pairs)
 
 
 def test_weights_follow_the_seed_and_an_untrained_model_warns_of_random_weights():
     one, two, other = (load_model("tiny_resnet", weights="none", seed=s).module for s in (3, 3, 4))
-    assert (same(one, two), same(one, other)) == (True, False)
+    assert (equal_weights(one, two), equal_weights(one, other)) == (True, False)
     for seed in (-1, 2**63):
         with pytest.raises(UsageError, match=f"the seed {seed}"):
             load_model("tiny_resnet", weights="none", seed=seed)
@@ -51,7 +51,7 @@ def test_file_of_weights_is_loaded(tmp_path):
     parent = load_model("tiny_resnet", weights="none", seed=7)
     save_file(parent.module.state_dict(), tmp_path / "w.safetensors")
     model = load_model("tiny_resnet", weights=str(tmp_path / "w.safetensors"))
-    assert same(parent.module, model.module)
+    assert equal_weights(parent.module, model.module)
     assert (model.weights_source, model.weights_detail) == ("file", str(tmp_path / "w.safetensors"))
 
 
@@ -142,7 +142,7 @@ def test_onnx_file_takes_random_weights_or_weights_of_another_file(tmp_path):
     assert not torch.equal(bare.module.conv.weight, torch.from_numpy(weight))
     save_file(bare.module.state_dict(), tmp_path / "w.safetensors")
     model = load_model(str(path), weights=str(tmp_path / "w.safetensors"))
-    assert same(model.module, bare.module)
+    assert equal_weights(model.module, bare.module)
 
 
 MANY = """
@@ -276,7 +276,7 @@ def test_file_without_weights_is_refused(tmp_path, content, problem):
 PATH = Path("net.onnx")
 
 
-def stating(*stated):
+def inputs_of_file(*stated):
     """Return the inputs of a file with these names and axes."""
     return named_ends(PATH, [End(name, sizes) for name, sizes in stated])
 
@@ -300,16 +300,16 @@ TWO = [("a:0", [Size(1, "n"), Size(3, fixed=True), Size(8)]), ("b", [Size(1, "n"
 )
 def test_shape_that_does_not_fit_the_file_is_refused_in_one_sentence(requested, problem):
     with pytest.raises(UsageError, match=problem) as caught:
-        resolve_input_shapes(PATH, stating(*TWO), requested)
+        resolve_input_shapes(PATH, inputs_of_file(*TWO), requested)
     assert caught.value.hint
 
 
 def test_shapes_are_given_by_the_names_of_the_file_or_of_the_arguments():
-    ends = stating(*TWO)
+    ends = inputs_of_file(*TWO)
     for name in ("a:0", "a_0"):
         assert resolve_input_shapes(PATH, ends, {name: (5, 3, 9)}) == {"a_0": (5, 3, 9), "b": (5, 4)}
     assert resolve_input_shapes(PATH, ends[1:], {"b": (2, 4)}) == resolve_input_shapes(PATH, ends[1:], (2, 4)) == {"b": (2, 4)}
-    assert resolve_input_shapes(PATH, stating(("x", None)), (2, 4)) == {"x": (2, 4)}
+    assert resolve_input_shapes(PATH, inputs_of_file(("x", None)), (2, 4)) == {"x": (2, 4)}
 
 
 def test_only_several_results_are_named():
@@ -363,7 +363,7 @@ def test_squashed_images_are_those_of_timm(tmp_path, size):
     assert np.abs(result - expected).max() < 1e-5
 
 
-def own(preprocessing):
+def module_with(preprocessing):
     module = nn.Identity()
     module.preprocessing = preprocessing
     return module
@@ -371,13 +371,13 @@ def own(preprocessing):
 
 @pytest.mark.parametrize("stated", [{"mean": (0.5, 0.5, 0.5), "crop": 1}, Preprocessing((0.5, 0.5, 0.5), crop=1.0)])
 def test_preprocessing_stated_by_a_module_is_used(stated):
-    assert stated_preprocessing(own(stated), "mine") == Preprocessing((0.5, 0.5, 0.5), crop=1.0)
+    assert stated_preprocessing(module_with(stated), "mine") == Preprocessing((0.5, 0.5, 0.5), crop=1.0)
 
 
 @pytest.mark.parametrize("stated", ["imagenet", {"mean": 0.5}, {"deviation": (1, 1, 1)}, {"std": (1, 0, 1)}])
 def test_invalid_preprocessing_of_a_module_is_refused(stated):
     with pytest.raises(StretchError, match="the `preprocessing` of `mine` cannot be used"):
-        stated_preprocessing(own(stated), "mine")
+        stated_preprocessing(module_with(stated), "mine")
 
 
 def test_every_family_lists_each_name_once_and_is_found_by_it():

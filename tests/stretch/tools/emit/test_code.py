@@ -44,7 +44,7 @@ def test_attribute_is_a_name_that_python_and_torch_do_not_use(name):
     nn.Module().add_module(built, nn.ReLU())
 
 
-def made(written):
+def instantiate(written):
     """Instantiate a written class with nothing but torch and its helpers in scope."""
     names = {"nn": nn, "torch": torch, "F": F, **{helper.__name__: helper for helper in written.helpers}}
     exec(written.text, names)
@@ -55,7 +55,7 @@ def made(written):
 def test_class_of_every_operator_computes_what_its_torch_module_computes(case):
     graph, weights, x = case
     written = write_class("Net", graph, "One operator.")
-    net = made(written)
+    net = instantiate(written)
     state = {written.key(op, key): torch.from_numpy(value) for op, named in weights.items() for key, value in named.items()}
     keys = net.load_state_dict(state, strict=False)
     assert (keys.unexpected_keys, {key.rpartition(".")[2] for key in keys.missing_keys} - {"num_batches_tracked"}) == ([], set())
@@ -66,7 +66,7 @@ def test_class_of_every_operator_computes_what_its_torch_module_computes(case):
 
 def test_unused_input_is_still_a_parameter():
     ops = [*(Op(name, "input", attrs={"shape": (1, 2)}) for name in "ab"), Op("r", "relu", ("b",))]
-    net = made(write_class("Net", OpGraph.build("net", ops, "r"), "One of two."))
+    net = instantiate(write_class("Net", OpGraph.build("net", ops, "r"), "One of two."))
     assert net(torch.ones(1, 2), -torch.ones(1, 2)).tolist() == [[0.0, 0.0]]
 
 

@@ -72,7 +72,7 @@ def x_of(bundle):
     return np.ones(bundle.manifest.model.input_shape, np.float32)
 
 
-def everything(bundle):
+def successful_calls(bundle):
     """Return the calls of a measurement without failures."""
     calls = [*START, *BENCHMARK]
     for sub in bundle.manifest.subgraphs:
@@ -83,7 +83,7 @@ def everything(bundle):
 
 @pytest.mark.slow
 def test_every_signature_is_timed_on_cpu_and_gpu_and_kept_as_measurements(bundle, adb, phone_request):
-    adb.plays(everything(bundle))
+    adb.plays(successful_calls(bundle))
     answer = measure(bundle, phone_request, x_of(bundle))
     adb.ended()
     assert (answer.phone, answer.system, answer.serial, answer.tested) == ("Pixel-6", "Android 16", "R5CT", False)
@@ -161,7 +161,7 @@ def runner_request(tmp_path):
     return PhoneRequest(None, None, program, None, tmp_path / "phone.measurements", None, None, "4-6", 50, 5, 60.0, tmp_path / "trace.json")
 
 
-def run_of(*options):
+def runner_call(*options):
     arguments = ["{folder}/runner", "{folder}/model.tflite", "--input", "{folder}/input.npy", "--out", "{folder}/results"]
     arguments += ["--repeat=50", "--warmup=5", "--time-limit=60", "--threads=cpu=3", "--cores=cpu=4+5+6", *options]
     return shell(["env", "LD_LIBRARY_PATH={folder}", *arguments])
@@ -173,7 +173,7 @@ def calls(files, *options, libraries=(), ended=None):
         {"call": ["-s", SERIAL, "push", "{here}", "{folder}/runner"], "takes": "runner"},
         {"call": shell(["chmod", "755", "{folder}/runner"])},
     ]
-    result += [{"call": ["-s", SERIAL, "push", "{here}", "{folder}/input.npy"]}, {"call": run_of(*options), **(ended or {})}]
+    result += [{"call": ["-s", SERIAL, "push", "{here}", "{folder}/input.npy"]}, {"call": runner_call(*options), **(ended or {})}]
     if ended is None:
         for name in ("times.json", "trace.json", "record.jsonl", "output_0.npy"):
             content = base64.b64encode(files[name]).decode()
@@ -327,7 +327,7 @@ def test_times_are_stored_with_the_release_of_the_benchmark_program(tmp_path):
 
 @pytest.mark.slow
 def test_output_says_that_phones_are_untested_and_how_to_fit(capsys, bundle, adb, phone_request, tmp_path):
-    adb.plays(everything(bundle))
+    adb.plays(successful_calls(bundle))
     options = ("--serial", "R5CT", "--benchmark-model", phone_request.benchmark, "--measurements", tmp_path / "mine")
     result = call(capsys, "run", bundle.path, "--adb", *options)
     assert "not tried on a phone yet" in result.err

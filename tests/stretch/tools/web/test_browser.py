@@ -20,7 +20,7 @@ def send(measurer, **report):
     return measurer.answer(msgspec.json.encode({"device": DEVICE, "threads": 4, "times": {}} | report))
 
 
-def played(measurer, monkeypatch):
+def play_page(measurer, monkeypatch):
     """Run the measurement to its end; return all requests to the page."""
     monkeypatch.setattr(browser, "LEAST_NETWORKS", 16)
     monkeypatch.setattr(browser, "MOST_MACS", 40_000_000)
@@ -43,7 +43,7 @@ def played(measurer, monkeypatch):
 @pytest.mark.slow
 def test_profile_has_every_processor_in_every_precision_and_can_be_loaded(tmp_path, monkeypatch):
     measurer = BrowserMeasurer("mine", tmp_path, 0.0)
-    played(measurer, monkeypatch)
+    play_page(measurer, monkeypatch)
     fits = {(item.processor, item.core_set, item.precision) for item in measurer.fits}
     assert fits == {("cpu", "4threads", "fp32"), ("cpu", "1thread", "fp32"), ("gpu", "all", "fp32"), ("gpu", "all", "fp16")}
     device = load_device(tmp_path / "mine.toml")

@@ -151,7 +151,7 @@ def network(scales):
     return captured, segment
 
 
-def module_of(result, segment):
+def original_branch(result, segment):
     return build(result, identity_design(result.graph)).branch(segment.name, "cpu")
 
 
@@ -165,7 +165,7 @@ def chosen(result, segment, depths, join):
     design = part_of(segment, join, (BranchScale(p, depth, segment.width, partition=partition) for p, depth in rows))
     sources = [drop_units(segment, depth) for depth in depths]
     with torch.no_grad():
-        return choose_blocks(design, segment, sources, module_of(result, segment), arriving(segment).split(7), 1e-4)
+        return choose_blocks(design, segment, sources, original_branch(result, segment), arriving(segment).split(7), 1e-4)
 
 
 def reproduced(segment, matches, depth):
@@ -197,7 +197,7 @@ def test_summed_branches_keep_different_blocks(join):
 @pytest.mark.parametrize("gone", [[], [1], [4], [4, 1, 2], [3, 2, 1, 4], [1, 2, 3, 4]])
 def test_output_without_blocks_equals_a_network_built_without_them(gone):
     result, segment = network([1] * BLOCKS)
-    module, x = module_of(result, segment), arriving(segment)
+    module, x = original_branch(result, segment), arriving(segment)
     with torch.no_grad():
         reduced = ReducedSegment.of(segment, module, x.split(7))
         for number in gone:
@@ -226,7 +226,7 @@ def covariance(x):
     return x.T @ x / len(x)
 
 
-def left(x, y, kept):
+def least_squares_error(x, y, kept):
     """Return the squared error of least squares on the kept inputs, in the mean of the rows."""
     solution = torch.linalg.lstsq(x[:, kept], y).solution
     return float((x[:, kept] @ solution - y).square().sum() / len(x))
@@ -244,10 +244,10 @@ def test_cost_of_a_unit_is_the_error_that_its_removal_adds_to_least_squares(unit
     while len(alive) > 1:
         costs = layer.costs(places[alive])
         kept = [places[[other for other in alive if other != one]].flatten() for one in alive]
-        expected = [left(x, y, others) for others in kept]
+        expected = [least_squares_error(x, y, others) for others in kept]
         assert float(costs.min()) >= -1e-9
         # each cost is the error that the removal adds
-        so_far = left(x, y, places[alive].flatten())
+        so_far = least_squares_error(x, y, places[alive].flatten())
         size = float(y.square().sum() / len(x))
         assert (costs * size).tolist() == pytest.approx([item - so_far for item in expected], rel=1e-3, abs=1e-6 * size)
         gone = alive.pop(int(costs.argmin()))
@@ -263,7 +263,7 @@ def test_choice_for_two_readers_is_among_the_better_half_of_all_subsets(seed):
     kept = keep_units(6, 3, readers)
 
     def cost(some):
-        return sum(left(x, x @ w.T, list(some)) / float((x @ w.T).square().sum() / len(x)) for w in weights)
+        return sum(least_squares_error(x, x @ w.T, list(some)) / float((x @ w.T).square().sum() / len(x)) for w in weights)
 
     every = sorted(cost(some) for some in combinations(range(6), 3))
     # a greedy choice may miss the best subset, but is in the better half

@@ -49,7 +49,7 @@ def images(result, count=32, seed=0):
     return [torch.randn(16, *result.graph.input.shape[1:], generator=generator) for _ in range(count // 16)]
 
 
-def off(model, result):
+def error_on_unseen_images(model, result):
     """Return the mean squared error against the original on images outside of the calibration."""
     fresh = images(result, seed=9)[0]
     with torch.inference_mode():
@@ -61,9 +61,9 @@ def off(model, result):
 def test_calibrated_joins_are_closer_to_the_original_on_unseen_images(captured, name, join):
     result = captured(name)
     model = build(result, halves(result.graph, join))
-    before = off(model, result)
+    before = error_on_unseen_images(model, result)
     errors = calibrate(model, result, images(result))
-    assert off(model, result) < before
+    assert error_on_unseen_images(model, result) < before
     assert all(e.after < e.before for e in errors)
     assert [e.segment for e in errors] == [s.name for s in model.design.segments if not s.whole]
     assert not model.training
@@ -91,7 +91,7 @@ def test_unscaled_branch_passes_on_the_original_whatever_the_other_branch(captur
 
     model = build(result, divided(result.graph, *map(part, branchable(result.graph)[:2])))
     calibrate(model, result, images(result))
-    assert off(model, result) < 1e-10
+    assert error_on_unseen_images(model, result) < 1e-10
 
 
 def test_calibrating_only_joins_leaves_convolutions_unchanged(captured):
@@ -139,9 +139,9 @@ def test_concatenated_backbones_are_calibrated_and_have_an_error(captured):
     parts = [pair(first, "project", (first.depth, first.depth))]
     parts += [part_of(s, "concat", (BranchScale(p, s.depth, s.width // 2, align=4) for p in ("cpu", "gpu"))) for s in others]
     model = build(result, divided(result.graph, *parts))
-    before = off(model, result)
+    before = error_on_unseen_images(model, result)
     calibrate(model, result, images(result))
-    assert off(model, result) < 0.5 * before
+    assert error_on_unseen_images(model, result) < 0.5 * before
 
 
 @pytest.mark.slow

@@ -53,7 +53,7 @@ def test_weights_in_a_file_next_to_the_model_are_read(tmp_path):
         read_module(path)
 
 
-def kept_elsewhere(location):
+def with_external_weight(location):
     """Make the small network with its weight in another file."""
     model = small()
     weight = model.graph.initializer[0]
@@ -71,18 +71,18 @@ def test_weights_outside_of_the_folder_are_not_read(tmp_path, location):
     folder.mkdir()
     (folder / "link.bin").symlink_to(outside)
     with pytest.raises(StretchError, match="no file in the model's folder"):
-        read_module(save(folder / "m.onnx", kept_elsewhere(location.format(outside=outside))))
+        read_module(save(folder / "m.onnx", with_external_weight(location.format(outside=outside))))
 
 
 def test_external_weights_larger_than_the_format_allows_are_refused_unread(tmp_path):
     (tmp_path / "w.bin").write_bytes(b"")
-    model = kept_elsewhere("w.bin")
+    model = with_external_weight("w.bin")
     model.graph.initializer[0].dims[:] = [1 << 20, 1 << 10]
     with pytest.raises(StretchError, match=r"has 4\.3 GB of weights in other files, 2\.1 GB are read"):
         read_module(save(tmp_path / "m.onnx", model))
 
 
-def changed(change):
+def with_change(change):
     """Return the small network after a change."""
     model = small()
     change(model)
@@ -102,10 +102,10 @@ DOUBLE = onnx.numpy_helper.from_array(WEIGHT.astype(np.float64), "w")
 @pytest.mark.parametrize(
     ("model", "problem"),
     [
-        (changed(lambda model: model.graph.input[0].CopyFrom(ONLY_WEIGHT)), "has no input"),
-        (changed(with_function), "defines functions of its own"),
-        (changed(lambda model: model.graph.initializer[0].dims.__setitem__(0, 1 << 40)), "`w` has 864 bytes, its shape"),
-        (changed(lambda model: model.graph.initializer[0].CopyFrom(DOUBLE)), "element type 11"),
+        (with_change(lambda model: model.graph.input[0].CopyFrom(ONLY_WEIGHT)), "has no input"),
+        (with_change(with_function), "defines functions of its own"),
+        (with_change(lambda model: model.graph.initializer[0].dims.__setitem__(0, 1 << 40)), "`w` has 864 bytes, its shape"),
+        (with_change(lambda model: model.graph.initializer[0].CopyFrom(DOUBLE)), "element type 11"),
         (small(kind=TensorProto.INT64), "takes whole numbers as its input `x`, and inputs are real numbers here"),
         (small(kind=TensorProto.DOUBLE), "element type 11"),
         (small(opset=7), "has opset 7, those from 9 to"),

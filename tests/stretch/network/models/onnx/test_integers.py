@@ -22,7 +22,7 @@ X = (1, 4, 6, 5)
 STEP, WIDE = np.float32(0.05), np.float32(0.25)
 
 
-def point(kind):
+def zero_point(kind):
     """Return a zero point inside the range of a type."""
     return np.array(128 if kind == np.uint8 else 3, kind)
 
@@ -56,7 +56,7 @@ def between(node, stored, kind=np.uint8, shape=X, step=WIDE, opset=17):
         *([node] if isinstance(node, onnx.NodeProto) else node),
         helper.make_node("DequantizeLinear", ["r", "t", "u"], ["y"]),
     ]
-    usual = {"s": STEP, "z": point(kind), "t": np.float32(step), "u": point(kind)}
+    usual = {"s": STEP, "z": zero_point(kind), "t": np.float32(step), "u": zero_point(kind)}
     return net(*nodes, stored={**usual, **stored}, shape=shape, opset=opset)
 
 
@@ -107,7 +107,7 @@ def test_layer_of_bytes_computes_what_the_runtime_does(tmp_path, alpha, turned, 
 @pytest.mark.parametrize("stored", [True, False])
 def test_function_of_two_tensors_of_bytes_computes_what_the_runtime_does(tmp_path, op, kind, stored):
     reads = [*"qszw", "ws", "wz", *"tu"] if stored else [*"qszqsztu"]
-    initializers = {"w": some_bytes((4, 1, 1), kind), "ws": np.float32(0.03), "wz": point(kind)}
+    initializers = {"w": some_bytes((4, 1, 1), kind), "ws": np.float32(0.03), "wz": zero_point(kind)}
     agrees(tmp_path, between(helper.make_node(op, reads, ["r"], domain=MS), initializers, kind), on_steps(X), WIDE * 0.51)
 
 
@@ -218,7 +218,7 @@ def test_factor_or_offset_joins_only_an_integer_convolution_and_only_per_channel
         helper.make_node(op, ["c", "n"], ["y"]),
     ]
     nodes = nodes if rounds else [helper.make_node("Conv", ["x", "w"], ["c"]), nodes[-1]]
-    stored = {"s": STEP, "z": point(np.uint8), "w": weight if rounds else weight.astype(np.float32), "n": random(shape)}
+    stored = {"s": STEP, "z": zero_point(np.uint8), "w": weight if rounds else weight.astype(np.float32), "n": random(shape)}
     built = agrees(tmp_path, net(*nodes, stored=stored, shape=(2, 4, 6, 5)), on_steps((2, 4, 6, 5)), 0.1)
     assert functions(built)[-2:] == (["mul", "Conv2d"] if rounds and shape == (6, 1, 1) else ["Conv2d", op.lower()])
 

@@ -121,7 +121,7 @@ def test_constants_of_operators_without_a_bundle_rule_are_folded(tmp_path):
     np.testing.assert_array_equal(computed(tmp_path / "m.onnx", x), ran(model, x))
 
 
-def of_tensorflow(normalised):
+def like_tensorflow(normalised):
     """Make a model with channels last outside, first inside: transposed convolutions, a ReLU, a mean."""
     nodes = [
         *([helper.make_node("Sub", ["x", "mean"], ["c"])] if normalised else []),
@@ -141,7 +141,7 @@ def of_tensorflow(normalised):
 
 @pytest.mark.parametrize("normalised", [False, True])
 def test_image_with_channels_last_is_read_with_channels_second(tmp_path, normalised):
-    x, model = random((1, 8, 8, 3)), of_tensorflow(normalised)
+    x, model = random((1, 8, 8, 3)), like_tensorflow(normalised)
     onnx.save(model, str(tmp_path / "m.onnx"))
     checked = read_module(tmp_path / "m.onnx", (1, 3, 8, 8))
     check_numbers(checked, torch.from_numpy(ran(model, x)), torch.from_numpy(x.transpose(0, 3, 1, 2)))
@@ -153,7 +153,7 @@ def test_image_with_channels_last_is_read_with_channels_second(tmp_path, normali
     assert [kind for kind in kinds if kind in ("conv", "relu", "global_avg_pool", "opaque")] == ["conv", "relu", "conv", "global_avg_pool"]
 
 
-def decided(start, output):
+def if_on_size(start, output):
     """Make an `If` on a size of a tensor, as torch exports a squeeze; inner names are equal in all `If`s of a file."""
 
     def branch(name, *nodes, weights=()):
@@ -172,6 +172,6 @@ def decided(start, output):
 
 @pytest.mark.parametrize("axis", [1, 2])
 def test_branch_of_an_if_on_sizes_is_part_of_the_network(tmp_path, axis):
-    nodes = [helper.make_node("Conv", ["x", "w"], ["h"]), *decided("h", "a"), *decided("a", "y")]
+    nodes = [helper.make_node("Conv", ["x", "w"], ["h"]), *if_on_size("h", "a"), *if_on_size("a", "y")]
     model = net(*nodes, stored={"w": random((4, 4, 1, 1)), "axis": np.int64(axis), "four": np.int64(4)})
     same(tmp_path / "m.onnx", model, random((1, 4, 5, 3), 1))

@@ -119,7 +119,7 @@ MOVES = [
 REDUCTIONS = ["none", "add", "mul", "max", "min"]
 
 
-def pointed(shape, sizes, seed=0):
+def random_indices(shape, sizes, seed=0):
     """Return distinct indices into axes of these sizes, positive or negative."""
     flat = np.random.default_rng(seed).choice(int(np.prod(sizes)), int(np.prod(shape)), replace=False).reshape(shape)
     places = np.stack(np.unravel_index(flat, sizes), -1)
@@ -133,12 +133,12 @@ PLACES = [
     Case("Gather", [random(X), whole(3, -1, 0).astype(np.int32)], {"axis": -2}),
     Case("Gather", [random(X), np.array([[0, 1], [2, 0]])], {"axis": 2}),
     Case("GatherElements", [random(X), np.array([[[[0, -1]]]]).repeat(3, 2).repeat(2, 1)], {"axis": 3}),
-    Case("GatherND", [random(X), pointed((3,), (1, 4))]),
-    Case("GatherND", [random(X), pointed((2, 3), X)]),
-    Case("GatherND", [random((2, 3, 4)), pointed((2, 1), (3,))], {"batch_dims": 1}),
+    Case("GatherND", [random(X), random_indices((3,), (1, 4))]),
+    Case("GatherND", [random(X), random_indices((2, 3), X)]),
+    Case("GatherND", [random((2, 3, 4)), random_indices((2, 1), (3,))], {"batch_dims": 1}),
     Case("GatherND", [random((2, 3, 4)), np.array([[[0], [-1], [3]], [[2], [0], [1]]])], {"batch_dims": 2}),
-    *[Case("ScatterND", [random(X), pointed((5,), (1, 4, 6)), random((5, 3), 1)], {"reduction": how}) for how in REDUCTIONS],
-    Case("ScatterND", [random(X), pointed((2, 2), X), random((2, 2), 1)]),
+    *[Case("ScatterND", [random(X), random_indices((5,), (1, 4, 6)), random((5, 3), 1)], {"reduction": how}) for how in REDUCTIONS],
+    Case("ScatterND", [random(X), random_indices((2, 2), X), random((2, 2), 1)]),
     *[
         Case("ScatterElements", [random((3, 4)), whole(0, -1, 1)[None], random((1, 3), 1)], {"axis": 1, "reduction": how})
         for how in REDUCTIONS
@@ -437,7 +437,7 @@ def norm_node(kind, *names):
     return helper.make_node(kind, list(names[:-1]), [names[-1]])
 
 
-def written(**changes):
+def layer_norm(**changes):
     """Make a model of a layer norm's nodes; `changes` replace nodes by the name of their result."""
     nodes = {
         "m": mean("x", "m"),
@@ -467,7 +467,7 @@ NO_LAYER_NORMS = [
 
 @pytest.mark.parametrize("changes", [*LAYER_NORMS, *NO_LAYER_NORMS], ids=str)
 def test_layer_norm_of_several_nodes_is_one_module_and_an_almost_layer_norm_stays_nodes(tmp_path, changes):
-    called = same(tmp_path / "m.onnx", written(**changes), random(LAYER_NORMS_X))
+    called = same(tmp_path / "m.onnx", layer_norm(**changes), random(LAYER_NORMS_X))
     assert called == ["LayerNorm"] if changes in LAYER_NORMS else "LayerNorm" not in called
 
 
@@ -512,7 +512,7 @@ def test_split_computes_what_the_runtime_does(tmp_path, attrs, sizes, opset):
     same(tmp_path / "m.onnx", net(*nodes, stored={"sizes": whole(*sizes)} if sizes else {}, shape=X, opset=opset), random(X))
 
 
-def follows(folder, node, shape, cut, size, **stored):
+def check_computed_indices(folder, node, shape, cut, size, **stored):
     """Assert that a node with computed indices agrees with the runtime."""
     model = net(
         helper.make_node("Slice", ["x", *cut], ["piece"]),
@@ -538,23 +538,23 @@ CUT = {"starts": whole(0, 0), "ends": whole(2, 2), "axes": whole(0, 1)}
 def test_computed_indices_are_gathered(tmp_path, axis):
     size = (3, 4, 5)[axis] - 0.01
     for op in ("Gather", "GatherElements"):
-        follows(tmp_path, helper.make_node(op, ["x", "i"], ["r"], axis=axis), (3, 4, 5), list(CUT), size, **CUT)
+        check_computed_indices(tmp_path, helper.make_node(op, ["x", "i"], ["r"], axis=axis), (3, 4, 5), list(CUT), size, **CUT)
 
 
 @pytest.mark.parametrize("batch", [0, 1])
 def test_computed_tuples_of_indices_are_gathered(tmp_path, batch):
     cut = {"starts": whole(0), "ends": whole(2), "axes": whole(2)}
     sizes = np.array([[3, 4], [4, 5]][batch]) - 0.01
-    follows(tmp_path, helper.make_node("GatherND", ["x", "i"], ["r"], batch_dims=batch), (3, 4, 5), list(cut), sizes, **cut)
+    check_computed_indices(tmp_path, helper.make_node("GatherND", ["x", "i"], ["r"], batch_dims=batch), (3, 4, 5), list(cut), sizes, **cut)
 
 
 @pytest.mark.parametrize("reduction", ["add", "max"])
 def test_numbers_are_scattered_to_computed_indices(tmp_path, reduction):
     node = helper.make_node("ScatterElements", ["x", "i", "plain"], ["r"], axis=1, reduction=reduction)
-    follows(tmp_path, node, (3, 4, 5), list(CUT), 3.9, **CUT)
+    check_computed_indices(tmp_path, node, (3, 4, 5), list(CUT), 3.9, **CUT)
     cut = {"starts": whole(0), "ends": whole(1), "axes": whole(2)}
     node = helper.make_node("ScatterND", ["x", "i", "new"], ["r"], reduction=reduction)
-    follows(tmp_path, node, (3, 4, 5), list(cut), 2.9, **cut, new=random((3, 4, 4, 5), 3))
+    check_computed_indices(tmp_path, node, (3, 4, 5), list(cut), 2.9, **cut, new=random((3, 4, 4, 5), 3))
 
 
 @given(st.data())
@@ -562,7 +562,7 @@ def test_stored_tuples_of_indices_gather_what_numpy_does(tmp_path_factory, data)
     shape = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple))
     depth = data.draw(st.integers(1, len(shape)))
     count = data.draw(st.integers(1, int(np.prod(shape[:depth]))))
-    case = Case("GatherND", [random(shape), pointed((count,), shape[:depth])])
+    case = Case("GatherND", [random(shape), random_indices((count,), shape[:depth])])
     path = save(tmp_path_factory.mktemp("nd") / "m.onnx", case)
     np.testing.assert_array_equal(computed(path, case.inputs[0]), case.inputs[0][tuple(case.inputs[1].T)])
 

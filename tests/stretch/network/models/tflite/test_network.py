@@ -362,7 +362,7 @@ WINDOWS = st.fixed_dictionaries(
 )
 
 
-def fits(settings, size, kernel, dilation=(1, 1)):
+def window_fits(settings, size, kernel, dilation=(1, 1)):
     return settings["padding"] == 0 or all(n > d * (k - 1) for n, k, d in zip(size, kernel, dilation, strict=True))
 
 
@@ -370,7 +370,7 @@ def fits(settings, size, kernel, dilation=(1, 1)):
 def test_convolution_computes_what_the_runtime_does(folder, settings, kernel, dilation, deep):
     # runtimes dilate only windows of stride 1
     assume(dilation == 1 or settings["stride_h"] == settings["stride_w"] == 1)
-    assume(fits(settings, (6, 5), kernel, (dilation, dilation)))
+    assume(window_fits(settings, (6, 5), kernel, (dilation, dilation)))
     weight = random((1, *kernel, 8) if deep else (3, *kernel, 4), 1)
     stored = {"w": weight, "b": random((weight.shape[3 if deep else 0],), 2)}
     options = settings | {"dilation_h_factor": dilation, "dilation_w_factor": dilation, **({"depth_multiplier": 2} if deep else {})}
@@ -379,7 +379,7 @@ def test_convolution_computes_what_the_runtime_does(folder, settings, kernel, di
 
 @given(WINDOWS, st.tuples(st.integers(1, 4), st.integers(1, 4)), st.sampled_from(["MAX_POOL_2D", "AVERAGE_POOL_2D"]))
 def test_pool_computes_what_the_runtime_does(folder, settings, kernel, code):
-    assume(fits(settings, (6, 5), kernel))
+    assume(window_fits(settings, (6, 5), kernel))
     window = {"filter_height": kernel[0], "filter_width": kernel[1]}
     agrees(write(folder / "pool.tflite", op(code, ["x"], **settings, **window)))
 
