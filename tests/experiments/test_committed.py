@@ -46,8 +46,8 @@ def test_counts_per_processor_and_per_network_agree():
     for name in ("npu", "boards", "transformers"):
         assert sum(row["times"] for row in record.tables[name]) == sum(row["times"] for row in record.tables[f"{name}_networks"])
         for row in record.tables[f"{name}_networks"]:
-            least, median, most = (row[f"predicted ÷ measured, {key}"] for key in ("least", "median", "most"))
-            assert 0 < least <= median <= most < np.inf
+            lowest, median, highest = (row[f"predicted ÷ measured, {key}"] for key in ("least", "median", "most"))
+            assert 0 < lowest <= median <= highest < np.inf
 
 
 def test_recorded_published_numbers_are_those_of_the_file():

@@ -32,7 +32,7 @@ def test_pair_is_compared_with_the_best_single_processor_and_the_best_other_sche
     seconds = {PLANNED: 1.0, f"{ALONE}cpu": 3.0, f"{ALONE}gpu": 2.0, "both in flight on the gpu": 1.6}
     designs = [{"file": "a.toml", "processors": ["cpu", "gpu"]}, {"file": None, "processors": ["gpu"]}]
     answer = {"pairs_per_second": BURST, "designs": designs, "speedup_over_sequential": 2.1}
-    row, contenders = rows_of("a@8+b", answer, {name: [taken] * 5 for name, taken in seconds.items()})
+    row, contenders = rows_of("a@8+b", answer, {name: [value] * 5 for name, value in seconds.items()})
     assert (row["plan"], row["best single"], row["best other"]) == ("branched on cpu and gpu; gpu", "gpu", "both in flight on the gpu")
     assert (row["error %"], row["speed-up over one after the other on it"], row["speed-up over that"]) == (0, 2, 1.6)
     assert [contender["requests a second"] for contender in contenders] == [2 * BURST, pytest.approx(16 / 3, abs=0.1), 8, 10]

@@ -116,7 +116,7 @@ def divided(
     draw: st.DrawFn, graph: OpGraph, processors: tuple[str, ...] = ("cpu", "gpu", "dsp"), joins: tuple[str, ...] = JOINS
 ) -> BranchDesign:
     """Draw segments between any cut points, each divided by channels over two or three processors if possible."""
-    # a segment that only follows a flattening has no operator that could stay whole
+    # no cut directly after a flattening: nothing of the next segment could stay whole
     cuts = [name for name in cut_points(graph) if graph.by_name[name].kind != "flatten"]
     parts = (_part(draw, segment, processors, joins) for segment in cut_at_random(draw, graph, cuts[1:-1], 4))
     return BranchDesign(graph.name, "test", tuple(parts))

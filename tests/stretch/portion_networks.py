@@ -56,11 +56,11 @@ class Skipping(nn.Module):
 
 @st.composite
 def skipping_networks(draw: st.DrawFn, most: int = 5) -> nn.Module:
-    """Draw networks of up to `most` nodes with weights and calibrated statistics."""
+    """Draw networks of up to `most` nodes with random weights and statistics."""
     count = draw(st.integers(2, most))
     reads = [draw(st.lists(st.integers(0, i), min_size=1, max_size=3, unique=True)) for i in range(count)]
-    layers = [[_layer(draw) for _ in some] for some in reads]
-    added = [len(some) == 1 or draw(st.booleans()) for some in reads]
+    layers = [[_layer(draw) for _ in group] for group in reads]
+    added = [len(group) == 1 or draw(st.booleans()) for group in reads]
     torch.manual_seed(draw(st.integers(0, 2**16)))
     network = Skipping(layers, reads, added)
     for module in network.modules():

@@ -150,7 +150,7 @@ FORMS = {
 
 
 def form(name):
-    """Return a network of `FORMS` with materialised weights, and its input shapes."""
+    """Return a network of `FORMS` with random weights and settled batch norms, and its input shapes."""
     from stretch.network.models.weights import settle
 
     kind, arguments = FORMS[name]

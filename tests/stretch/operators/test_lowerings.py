@@ -46,7 +46,7 @@ WEIGHING = {"bias": True, "affine": True, "out_channels": 6, "out_features": 5, 
 
 
 def test_weights_that_a_form_stores_are_those_of_its_kind():
-    """A batch norm without factors is stored with ones, so the form may store more tensors than the kind has."""
+    """Forms store ones for missing factors of a batch norm, so kinds are compared with all their weights set."""
     for kind in graphs.ALL_KIND_NAMES:
         attrs = WEIGHING | (dict.fromkeys(("bias", "mask"), (1, 1, 9, 9)) if kind == "attention" else {})
         weights = kind_of(kind).weights([(1, 4, 9, 9)] * max(1, kind_of(kind).min_inputs), attrs)

@@ -237,7 +237,7 @@ def test_best_weights_are_of_the_most_accurate_epoch_and_last_weights_of_the_fin
     folder = RunFolder(tmp_path / "run")
     folder.start(recipe, ready.captured, ready.designs, ready.identity)
     run = make_run(ready, ready.images(), World())
-    # no later epoch is as accurate as the stored best one
+    # the best accuracy starts at 2.0, which no epoch reaches
     keeper = RunWriter(folder, run, KeepConfig(tensorboard=False, steps=1), ready.identity, 2.0)
     for row in run.steps():
         keeper.stepped() if row is None else keeper.finished(row)
@@ -275,8 +275,8 @@ def test_training_without_labels_ignores_the_labels_of_the_data(tmp_path):
     def weights(labels, *changes):
         recipe = load_recipe(network(tmp_path), ("train.epochs=1", "train.distill=0.5", *changes))
         images = torch.randint(0, 256, (32, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-        some = ImageSet(images, labels)
-        run = make_run(prepare(recipe, tmp_path), (some, some), World())
+        data = ImageSet(images, labels)
+        run = make_run(prepare(recipe, tmp_path), (data, data), World())
         (row,) = [row for row in run.steps() if row is not None]
         return torch.cat([p.detach().flatten() for p in run.model.parameters()]), row
 

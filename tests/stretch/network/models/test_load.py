@@ -116,18 +116,18 @@ CODE = [
 
 
 @pytest.mark.parametrize("code", CODE, ids=["when it is read", "when it is called"])
-@pytest.mark.parametrize("beside", ["near_by", "near_package.parts"])
-def test_file_of_code_imports_modules_of_its_folder_and_of_no_other(tmp_path, code, beside):
+@pytest.mark.parametrize("imported", ["near_by", "near_package.parts"])
+def test_file_of_code_imports_modules_of_its_folder_and_of_no_other(tmp_path, code, imported):
     before = list(sys.path)
     for folder, width in (("one", 5), ("two", 7), ("three", 9)):
-        place = tmp_path / folder / f"{beside.replace('.', '/')}.py"
-        place.parent.mkdir(parents=True)
-        place.write_text(f"width = {width}\n")
-        (tmp_path / folder / "net.py").write_text(code.format(beside))
+        path = tmp_path / folder / f"{imported.replace('.', '/')}.py"
+        path.parent.mkdir(parents=True)
+        path.write_text(f"width = {width}\n")
+        (tmp_path / folder / "net.py").write_text(code.format(imported))
         assert load_model(f"{tmp_path}/{folder}/net.py:net", trust_code=True).module.out_channels == width
         assert sys.path == before
     (tmp_path / "four").mkdir()
-    (tmp_path / "four" / "net.py").write_text(code.format(beside))
+    (tmp_path / "four" / "net.py").write_text(code.format(imported))
     with pytest.raises(StretchError, match="near"):
         load_model(f"{tmp_path}/four/net.py:net", trust_code=True)
     assert sys.path == before
@@ -235,7 +235,7 @@ def test_half_precision_model_of_a_factory_becomes_single_precision(tmp_path):
     assert load_model(f"{tmp_path}/net.py:make", trust_code=True).module.weight.dtype == torch.float32
 
 
-@pytest.mark.parametrize("save", [torch.save, lambda thing, path: path.write_bytes(pickle.dumps(thing))])
+@pytest.mark.parametrize("save", [torch.save, lambda content, path: path.write_bytes(pickle.dumps(content))])
 def test_checkpoint_that_carries_code_is_refused_and_not_run(tmp_path, save):
     save({"w": Evil(tmp_path / "ran")}, tmp_path / "net.pth")
     with pytest.raises(StretchError, match="is no weights file: it is damaged, or holds more than tensors"):

@@ -86,8 +86,8 @@ def test_unscaled_branch_passes_on_the_original_whatever_the_other_branch(captur
     result = captured("tiny_resnet")
 
     def part(s):
-        beside = BranchScale("gpu", s.min_depth, s.width // 2, "project" if s.passes_input else "none")
-        return part_of(s, "sum", [BranchScale("cpu", s.depth, s.width), beside])
+        scaled = BranchScale("gpu", s.min_depth, s.width // 2, "project" if s.passes_input else "none")
+        return part_of(s, "sum", [BranchScale("cpu", s.depth, s.width), scaled])
 
     model = build(result, divided(result.graph, *map(part, branchable(result.graph)[:2])))
     calibrate(model, result, images(result))
