@@ -122,7 +122,7 @@ def test_constants_of_operators_without_a_bundle_rule_are_folded(tmp_path):
 
 
 def like_tensorflow(normalised):
-    """Make a model with channels last outside, first inside: transposed convolutions, a ReLU, a mean."""
+    """Make a model with channels last outside, first inside: convolutions between transpositions, a ReLU, a mean."""
     nodes = [
         *([helper.make_node("Sub", ["x", "mean"], ["c"])] if normalised else []),
         helper.make_node("Transpose", ["c" if normalised else "x"], ["a"], perm=[0, 3, 1, 2]),
