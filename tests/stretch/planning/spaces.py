@@ -26,7 +26,7 @@ def make_space(graph=None, device="mi9", processors=("cpu", "gpu"), join="projec
 
 
 def losses(options):
-    """Losses of options in a world where narrow or shallow designs lose."""
+    """Losses of options, invented so that narrow or shallow designs lose."""
     return 0.1 * np.maximum(1.5 - options.macs / options.segment.graph.macs, 0) if options.branched else np.zeros(len(options.macs))
 
 
@@ -35,13 +35,13 @@ def as_design(graph, segments):
 
 
 def fastest_by_brute_force(space, low, high, n_meet):
-    """Time of the fastest design, and how many there are."""
+    """Time of the fastest design in ms, and the number of designs."""
     times = [ms for _, ms, _ in every_design(space, low, high, n_meet, loads=False)]
     return min(times, default=np.inf), len(times)
 
 
 def every_design(space, low, high, n_meet, loads=True):
-    """Picks, makespan and computing time by processor of every design, on the timeline's own arithmetic."""
+    """Picks, makespan and computing time by processor of every design, by the arithmetic of the timeline."""
     host, elements = space.costs.host, int(np.prod(space.segments[-1].graph.by_name[space.segments[-1].end].shape))
     open_paths = [(0, host, 0, 0, 0.0, {}, ())]
     while open_paths:
@@ -62,7 +62,7 @@ def every_design(space, low, high, n_meet, loads=True):
 
 
 def waiting():
-    """A profile whose processors take power while they wait, W by name, and half of it while they idle."""
+    """A profile whose processors draw power (in W) while they wait, and half of that power while they idle."""
     profile, change = specified("mi9"), msgspec.structs.replace
     power = {
         n: {"waiting_w": NotNegative(w, "x"), "idle_w": NotNegative(w / 2, "x")} for n, w in (("cpu", 0.4), ("gpu", 0.3), ("dsp", 0.2))

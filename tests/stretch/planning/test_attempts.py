@@ -19,7 +19,7 @@ DEFAULT = PlanConfig().resolve(DEVICE)
         ({"strategy": "grid"}, [set()]),
     ],
 )
-def test_requests_without_a_design_are_planned_in_other_ways_unless_they_say_how(request_options, attempted):
+def test_requests_without_a_design_are_retried_with_looser_options_unless_these_are_stated(request_options, attempted):
     assert [set(attempt.options) for attempt in attempts(PlanConfig(**request_options).resolve(DEVICE), DEFAULT)] == attempted
 
 
@@ -34,5 +34,5 @@ def test_requests_without_a_design_are_planned_in_other_ways_unless_they_say_how
         ({"lossless": True}, False, [(False, False)]),
     ],
 )
-def test_stages_merge_last_unless_it_is_known_what_that_loses(request_options, loss_known, merged):
+def test_stages_merge_last_unless_the_loss_is_known(request_options, loss_known, merged):
     assert list(map(tuple, stage_attempts(PlanConfig(**request_options), loss_known=loss_known))) == merged

@@ -1,4 +1,4 @@
-"""Alternatives to a design take part in its recommendation: operators split, networks that would be trained, parts other than the backbone."""
+"""Alternatives that a recommendation considers: split operators, networks that need training, parts next to the backbone."""
 
 import copy
 from dataclasses import replace
@@ -24,7 +24,7 @@ DEVICE = load_device("rk3588")
 
 
 def towers():
-    """Two towers of convolutions, each with an input of its own, whose results are multiplied."""
+    """Two towers of convolutions with one input each, whose results are multiplied."""
     ops = []
     for tower in "ab":
         ops.append(Op(tower, "input", (), {"shape": (1, 3, 112, 112)}))
@@ -46,13 +46,13 @@ def exact(request):
 
 
 def head(result, **values):
-    """Return the beginning and the figures of a report on the plan with other values of cached properties."""
+    """The lead and the figures of a report on the plan, with other values of cached properties."""
     changed = copy.copy(result)
     vars(changed).update(values)
     return str(plan_page(changed).head), dict(figures(changed))
 
 
-def test_design_with_parts_beside_its_backbone_is_never_said_to_be_proved(sided):
+def test_design_with_parts_outside_its_backbone_is_never_called_optimal(sided):
     assert sided.run.sides
     assert (sided.optimal, sided.gap) == (False, None)
     assert "within the constraints is faster" not in dict(figures(sided))["search"]
@@ -60,40 +60,40 @@ def test_design_with_parts_beside_its_backbone_is_never_said_to_be_proved(sided)
     assert not found.optimal
 
 
-def test_probability_of_being_faster_than_all_is_at_most_that_of_each(sided, exact):
+def test_probability_of_being_faster_than_all_is_at_most_the_probability_for_each(sided, exact):
     for result in (sided, exact):
         predicted = result.predicted
         assert predicted.probability_faster["all"] <= min(control.probability for control in result.recommendation.compared) + 1e-9
 
 
-def test_faster_split_of_operators_is_told_and_makes_the_design_unlikely_to_be_fastest(sided):
+def test_faster_operator_split_is_reported_in_the_lead_and_the_figures(sided):
     predicted = msgspec.structs.replace(sided.predicted, operator_split_ms=0.9 * sided.predicted.makespan_ms, best_single_ms=1e6)
-    begins, told = head(sided, predicted=predicted, recommended="branched")
-    assert told["operators split"].endswith("faster than the design")
-    assert "operators split" in begins
-    # neither one that is as fast, nor one processor alone, which is a control of its own
+    lead, figures = head(sided, predicted=predicted, recommended="branched")
+    assert figures["operators split"].endswith("faster than the design")
+    assert "operators split" in lead
+    # neither an operator split that is only as fast, nor one processor alone, which is a separate control
     for other in ({"operator_split_ms": predicted.makespan_ms}, {"best_single_ms": predicted.operator_split_ms}):
-        again = msgspec.structs.replace(predicted, **other)
-        assert "operators split" not in head(sided, predicted=again, recommended="branched")[0]
+        changed = msgspec.structs.replace(predicted, **other)
+        assert "operators split" not in head(sided, predicted=changed, recommended="branched")[0]
 
 
 SPANS = st.lists(st.tuples(st.sampled_from(["cpu", "gpu", "dsp"]), st.integers(0, 30), st.integers(0, 10)), max_size=8)
 
 
 @given(SPANS)
-def test_time_that_processors_compute_at_once_is_that_of_counting_ticks(spans):
+def test_parallel_time_equals_the_count_of_ticks_with_several_busy_processors(spans):
     busy = [{name for name, start, length in spans if start <= tick < start + length} for tick in range(41)]
     assert parallel_ms([(name, start, start + length) for name, start, length in spans]) == sum(len(names) > 1 for names in busy)
 
 
-def test_bars_of_a_report_compute_at_once_as_long_as_the_run_does(sided, exact):
+def test_bars_of_a_report_have_the_parallel_time_of_the_run(sided, exact):
     for result in (sided, exact):
         bars = [(bar.row, bar.start_ms, bar.start_ms + bar.ms) for bar in plan_bars(result) if bar.kind == "computing"]
         assert parallel_ms(bars) == pytest.approx(parallel_ms(computing_spans(result.run)), abs=1e-6)
 
 
-def test_gain_without_work_side_by_side_is_called_a_hand_over(exact):
-    """The same design with nothing to compute for one of two branches."""
+def test_gain_without_parallel_work_is_attributed_to_running_parts_where_they_are_fast(exact):
+    """The same design, but one of two branches computes nothing."""
     assert parallel_ms(computing_spans(exact.run)) > HANDOVER_SHARE * exact.run.makespan_ms
     assert "one after the other" not in head(exact)[0]
     assert "side by side" not in _gain(EXACT, _PlannedKind(exact))
@@ -116,7 +116,7 @@ def rowless():
     ({"lossless": True}, {"kinds": ("stretch",)}, "kinds=("),
     ({"kinds": ("stretch",)}, {"lossless": True}, "lossless"),
 ])  # fmt: skip
-def test_other_kind_of_branches_is_proposed_only_where_it_has_a_design(make, request_, other, mention):
+def test_other_kind_of_branches_is_proposed_only_if_it_has_a_design(make, request_, other, mention):
     def hint(options):
         try:
             plan(make(), specified("pixel6"), PlanConfig(processors=("cpu", "gpu"), **options))
@@ -124,5 +124,5 @@ def test_other_kind_of_branches_is_proposed_only_where_it_has_a_design(make, req
             return error.hint or ""
         return None
 
-    if (told := hint(request_)) is not None:
-        assert (mention in told) == (hint(other) is None)
+    if (proposal := hint(request_)) is not None:
+        assert (mention in proposal) == (hint(other) is None)

@@ -10,7 +10,7 @@ from tests.predictors.specified import specified
 MI9 = specified("mi9")
 
 
-def test_defaults_are_those_of_the_paper_as_far_as_it_states_them():
+def test_defaults_are_the_values_that_the_paper_states():
     config = PlanConfig().resolve(specified("pixel6"))
     assert (config.alpha, config.beta, config.min_depth, config.min_width, config.macs) == (0.2, 1.1, 0.5, 0.5, (0.97, 1.03))
     assert config.processors == ("cpu", "gpu")
@@ -59,14 +59,14 @@ def test_unknown_name_hints_at_the_closest(changes, hint):
     assert caught.value.hint == hint
 
 
-def test_exact_designs_are_planned_in_precisions_that_need_no_images():
+def test_exact_designs_are_planned_in_precisions_that_need_no_calibration_images():
     mi9 = load_device("mi9")
     lossless = PlanConfig(lossless=True)
     assert lossless.resolve(mi9).precision == {"cpu": "fp32", "gpu": "fp16"}
     assert PlanConfig(kinds=("rows", "channels")).resolve(mi9).precision == {"cpu": "fp32", "gpu": "fp16"}
     assert PlanConfig().resolve(mi9).precision == {"cpu": "int8", "gpu": "fp16", "dsp": "int8"}
-    # what is named stays: the DSP has int8 alone
-    # of the precisions without int8 the one that was measured
+    # a named processor stays: the DSP runs only int8
+    # among the precisions other than int8, the measured precision is the default
     assert [lossless.resolve(load_device(name)).precision["cpu"] for name in ("sd888", "rk3588")] == ["fp16", "fp32"]
     assert lossless.replace({"processors": ("cpu", "dsp")}).resolve(mi9).precision == {"cpu": "fp32", "dsp": "int8"}
     asked = lossless.replace({"precision": {"cpu": "int8", "dsp": "int8"}})
@@ -74,21 +74,21 @@ def test_exact_designs_are_planned_in_precisions_that_need_no_images():
 
 
 @pytest.mark.parametrize(("text", "adds_up"), [("latency", True), ("energy", True), ("accuracy", False)])
-def test_word_that_adds_up_weighs_itself_alone(text, adds_up):
+def test_single_objective_has_weight_1_if_it_is_additive(text, adds_up):
     objective = read_objective(f" {text} ")
     assert objective.is_additive is adds_up
     assert objective.weights == ({text: 1.0} if adds_up else {})
 
 
 @given(st.floats(0, 1e6), st.floats(1e-6, 1e6))
-def test_weights_are_read_as_they_are_written(latency, energy):
+def test_weights_are_read_back_as_written(latency, energy):
     objective = read_objective(f"{latency!r}*latency + {energy!r}*energy")
     assert objective.weights == {"latency": latency, "energy": energy}
     assert not objective.only_latency
     assert not objective.unit
 
 
-def test_name_without_weight_counts_once_and_weight_of_nothing_leaves_latency_alone():
+def test_name_without_weight_has_weight_1_and_zero_weight_leaves_only_latency():
     assert read_objective("latency+2e+1*energy").weights["energy"] == 20
     assert read_objective("3*latency+0*energy").only_latency
 

@@ -1,4 +1,4 @@
-"""Controls are real: buildable, under the same rules, and as strong as they can be."""
+"""Controls can be built, keep the same rules, and are as fast as possible."""
 
 from itertools import product
 
@@ -60,6 +60,6 @@ def test_sequential_control_equals_brute_force_on_a_tiny_network():
         enough = all(c.macs >= 0.9 * s.graph.macs for s, c in zip((s1, s2), parts[1:3], strict=True))
         if enough and totals.low <= sum(c.macs for c in parts) <= totals.high:
             best = min(best, sum(c.ms for c in parts) + moving)
-    # The control may thin the widths it tries, never find what is not there.
+    # The control may try fewer widths but never beats brute force.
     assert best <= result.single.ms + 1e-9
     assert result.single.ms <= best * 1.02

@@ -1,4 +1,4 @@
-"""The front of a small network: each design is the fastest that loses so little, by trying all."""
+"""The front of a small network: brute force finds no design that is faster at the same loss."""
 
 from functools import cache
 from itertools import combinations
@@ -23,7 +23,7 @@ MI9 = specified("mi9")
 REQUEST = {"processors": ("cpu", "gpu"), "macs": (0.9, 1.1), "min_width": 0.75, **LOOSE}
 
 
-def test_where_branches_do_not_pay_the_front_is_the_original_alone():
+def test_front_is_only_the_original_if_branches_are_slower():
     graph = small_resnet()
     result = front(graph, MI9, PlanConfig(**REQUEST), ("latency", "agreement"), 6, made())
     assert [(design.n_meet, design.exact, design.accuracy.agreement) for design in result.designs] == [(0, True, 1)]
@@ -44,7 +44,7 @@ RESNET = small_resnet(96, blocks=(1, 1), mids=(64, 64))
         (RESNET, SMALL, ("latency", "energy", "macs"), 4, "two different things"),
     ],
 )
-def test_front_that_is_not_searched_is_refused(graph, request_, goals, count, noun):
+def test_invalid_front_is_refused(graph, request_, goals, count, noun):
     with pytest.raises(UsageError, match=noun):
         front(graph, MI9, PlanConfig(**request_), goals, count)
 
@@ -70,7 +70,7 @@ def brute_force(points):
 
 @pytest.mark.representatives(8)
 @pytest.mark.parametrize("names", PAIRS)
-def test_designs_of_a_front_of_two_things_and_its_ends_are_those_of_brute_force(names):
+def test_front_of_two_criteria_and_its_ends_equal_brute_force(names):
     criteria, every = small_criteria()
     rows = tuple("loss" if name == "agreement" else name for name in CRITERIA if name in names)
     kept = sorted(weigh(criteria, rows, item) for item in criteria.trace(rows, 12))
@@ -83,7 +83,7 @@ def test_designs_of_a_front_of_two_things_and_its_ends_are_those_of_brute_force(
 
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("weighed", [("latency", "energy"), ("energy", "macs"), ("macs", "latency")])
-def test_front_of_a_request_tells_every_thing_of_each_design(weighed):
+def test_front_of_a_request_states_every_criterion_of_each_design(weighed):
     result = front(RESNET, MI9, PlanConfig(**SMALL), weighed, 4)
     assert result.pareto == list(weighed)
     assert 1 <= len(result.designs) <= 4
@@ -91,31 +91,31 @@ def test_front_of_a_request_tells_every_thing_of_each_design(weighed):
     assert [item.predicted_ms for item in result.designs] == sorted((item.predicted_ms for item in result.designs), reverse=True)
 
 
-def test_front_of_one_design_is_the_best_in_what_is_made_least():
+def test_front_of_one_design_is_the_best_in_the_minimized_criterion():
     (one,), several = (front(RESNET, MI9, PlanConfig(**SMALL), ("latency", "energy"), count).designs for count in (1, 5))
     assert one.predicted_ms == min(item.predicted_ms for item in several)
 
 
 def beats(one, other):
-    """Whether one design is as good in time and multiply-accumulates as another, and better in one of them."""
+    """Whether a point is no worse than another in time and multiply-accumulates, and better in at least one."""
     pairs = list(zip(one, other, strict=True))
     return all(a <= b * (1 + 1e-9) for a, b in pairs) and any(a < b * (1 - 1e-6) for a, b in pairs)
 
 
 @pytest.mark.parametrize("merge", ["auto", "always"])
-def test_front_ends_at_the_best_design_of_the_same_request_and_has_no_design_that_another_beats(merge):
+def test_front_ends_at_the_best_design_of_the_same_request_and_has_no_dominated_design(merge):
     graph = small_resnet(64, blocks=(2, 2), mids=(64, 128))
     problem = PlanningProblem.of(graph, load_device("mi9"), PlanConfig(processors=("cpu", "gpu"), alpha=0.5, merge=merge))
-    choice, others = trace_diverse(problem, 4, 1.1)
-    best, _, _ = trace_front(problem, ("latency", "macs"), 4)
+    choice, diverse = trace_diverse(problem, 4, 1.1)
+    fastest, _, _ = trace_front(problem, ("latency", "macs"), 4)
 
-    def weighed(result):
+    def criteria_of(result):
         # multiply-accumulates that bands of rows repeat do not count
         run = timeline(graph, design_of(problem, result), problem.costs)
         return result.ms, run.macs - run.halo_macs
 
-    compared, points = ([weighed(result) for result in some] for some in (others, best))
+    compared, points = ([criteria_of(result) for result in results] for results in (diverse, fastest))
     assert choice.result.optimal
-    assert all(item.optimal for item in best)
+    assert all(item.optimal for item in fastest)
     assert points[-1][0] == pytest.approx(compared[0][0])
     assert not [(one, other) for one in (*compared, *points) for other in points if beats(one, other)]

@@ -1,4 +1,4 @@
-"""Plans meet their constraints, say the truth about controls, and show the paper's pattern."""
+"""Plans meet their constraints, compare themselves fairly with controls, and show the paper's pattern."""
 
 from functools import cache
 
@@ -19,7 +19,7 @@ from tests.stretch.planning.spaces import LOOSE
 
 @pytest.fixture(scope="module")
 def plans():
-    """Plans are made once: (network, device, processors) → result."""
+    """A cached function of (network, device, processors) that returns the plan."""
     return cache(lambda make, device, processors=(): plan(make(), specified(device), PlanConfig(processors=processors)))
 
 
@@ -29,7 +29,7 @@ def plans():
     [
         ("pixel6", ("cpu", "gpu")),
         ("mi9", ("cpu", "dsp")),
-        *(pytest.param("mi9", some, marks=pytest.mark.slow) for some in (("cpu", "gpu"), ("cpu", "gpu", "dsp"))),
+        *(pytest.param("mi9", names, marks=pytest.mark.slow) for names in (("cpu", "gpu"), ("cpu", "gpu", "dsp"))),
     ],
 )
 def test_plan_meets_every_constraint_and_is_proved_optimal(plans, make, device, processors):
@@ -69,7 +69,7 @@ def test_three_processors_beat_two_and_two_beat_one(plans):
     assert two.recommended == "branched"
 
 
-def test_design_on_one_processor_is_evaluated_and_said_to_run_nothing_side_by_side():
+def test_design_on_one_processor_is_evaluated_with_a_warning_that_nothing_runs_in_parallel():
     graph = small_resnet()
     parts = tuple(SegmentDesign(s.name, s.start, s.end, (BranchScale("gpu", s.depth, s.width),)) for s in split_segments(graph))
     result = evaluate(graph, specified("pixel6"), BranchDesign(graph.name, "pixel6", parts))
@@ -86,7 +86,7 @@ def test_parameters_in_a_bounded_range_cost_time_and_the_design_is_proved(plans)
     assert bounded.optimal
 
 
-def test_network_that_nothing_divides_stays_whole_and_says_so():
+def test_network_that_cannot_be_divided_stays_whole_with_a_warning():
     net = Net(1, 3, 32, 32)
     stated = {"kernel": "linear", "in_channels": 768, "out_channels": 64, "groups": 1, "taps": 1, "pixels": 16, "weights": 0}
     net.add("opaque", **stated, variant="linear", shape=(1, 16, 64))
@@ -99,7 +99,7 @@ def test_network_that_nothing_divides_stays_whole_and_says_so():
 
 
 @pytest.mark.slow
-def test_network_that_is_divided_exactly_for_want_of_stretched_designs_keeps_the_default_precisions():
+def test_exact_plan_in_place_of_an_infeasible_stretched_plan_keeps_the_default_precisions():
     result = plan(small_resnet(), specified("mi9"), PlanConfig(processors=("cpu", "gpu")))
     assert result.warnings[0].endswith("as with `lossless` and `precision=cpu=int8,gpu=fp16`")
     assert (result.exact, result.config.precision) == (True, {"cpu": "int8", "gpu": "fp16"})
@@ -109,7 +109,7 @@ REWRITTEN = ("gpu:silu=relu6", "cpu:squeeze_excite=none")
 
 
 @pytest.mark.slow
-def test_scaled_branches_have_other_operators_where_that_is_asked_for_and_the_plan_says_so():
+def test_requested_rewrites_apply_only_to_scaled_branches_and_the_plan_reports_them():
     graph = efficientnet_b5()
     plan_config = PlanConfig(processors=("cpu", "gpu"), rewrite=REWRITTEN)
     result = plan(graph, specified("mi9"), plan_config)
@@ -117,8 +117,8 @@ def test_scaled_branches_have_other_operators_where_that_is_asked_for_and_the_pl
     assert {b.rewrites for part in branched for b in part.branches if b.processor == "gpu"} == {("silu=relu6",)}
     assert {b.rewrites for part in branched for b in part.branches if b.processor == "cpu"} == {("squeeze_excite=none",)}
     assert all(not b.rewrites for part in result.design.segments if len(part.branches) == 1 for b in part.branches)
-    (said,) = [str(warning) for warning in result.warnings if "scaled branches replace operators" in str(warning)]
-    assert "silu=relu6 on gpu" in said
+    (message,) = [str(warning) for warning in result.warnings if "scaled branches replace operators" in str(warning)]
+    assert "silu=relu6 on gpu" in message
     scaled = scaled_graph(graph, result.design)
     assert scaled.macs == result.run.macs
     gpu = [op.kind for op in scaled.ops if op.tags.get("processor") == "gpu" and op.tags["segment"] in {part.name for part in branched}]
@@ -135,16 +135,16 @@ def test_scaled_branches_have_other_operators_where_that_is_asked_for_and_the_pl
         (("profile", "gpu:resolution=half"), ("silu=relu6", "resolution=half")),
     ],
 )
-def test_profile_says_what_scaled_branches_have_unless_the_request_does(request_, rewrites):
-    """A device whose GPU has ReLU6 for SiLU."""
+def test_rewrites_of_the_profile_apply_unless_the_request_states_its_own(request_, rewrites):
+    """The profile rewrites SiLU to ReLU6 on its GPU."""
     device = specified("mi9")
     gpu = msgspec.structs.replace(device.processors["gpu"], rewrites=("silu=relu6",))
-    rewriting = msgspec.structs.replace(device, processors={**device.processors, "gpu": gpu})
-    assert PlanConfig(processors=("cpu", "gpu"), rewrite=request_).rewrites_on(("cpu", "gpu"), rewriting).get("gpu", ()) == rewrites
+    with_rewrites = msgspec.structs.replace(device, processors={**device.processors, "gpu": gpu})
+    assert PlanConfig(processors=("cpu", "gpu"), rewrite=request_).rewrites_on(("cpu", "gpu"), with_rewrites).get("gpu", ()) == rewrites
 
 
 PIXEL6 = specified("pixel6")
-#: Both stages of this network take too little time for an exchange each, together they take enough.
+#: Each stage of this network takes too little time for a transfer; both together take enough.
 GRAPH = small_resnet()
 SHORT = {"alpha": 0.4}
 
@@ -161,7 +161,7 @@ def stages_of(result):
     return {row["name"]: row["stages"] for row in result.to_json()["segments"]}
 
 
-def test_stages_merge_by_themselves_where_none_can_branch_alone_and_one_that_is_kept_does_not():
+def test_stages_merge_automatically_if_none_can_branch_alone_but_a_kept_stage_does_not_merge():
     result = planned()
     assert (stages_of(result), result.design.n_meet, result.optimal) == (MERGED, 1, True)
     assert 0.97 <= result.macs_ratio <= 1.03
@@ -174,7 +174,7 @@ def test_stages_merge_by_themselves_where_none_can_branch_alone_and_one_that_is_
 
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("request_", [{"strategy": "grid"}, {"join": "concat"}])
-def test_other_searches_meet_where_the_exact_one_would(request_):
+def test_other_searches_merge_the_same_stages_as_the_exact_search(request_):
     loose = {"alpha": 0.65, "macs": (0.9, 1.2)}
     result = planned(**request_, **loose)
     assert stages_of(result) == stages_of(planned(**loose)) == MERGED
@@ -193,19 +193,19 @@ REFUSED = [
     ("pixel6", LOOSE | {"strategy": "grid", "params": (0.9, 1.1)}, UsageError, "exact strategy only"),
     ("pixel6", LOOSE | {"join": "concat", "macs": (0.99999, 1.00001)}, InfeasibleError, "use `join=project`"),
     ("pixel6", {"kinds": ("stretch",)}, InfeasibleError, "alpha=0.2"),
-    # a rule that was asked for is never given up
+    # a requested rule is never dropped
     *(("pixel6", asked, InfeasibleError, "") for asked in ({"alpha": 0.19}, {"macs": (0.98, 1.02), "beta": 0.1})),
 ]
 
 
-@pytest.mark.parametrize(("device", "request_", "error", "words"), REFUSED)
-def test_request_that_cannot_be_met_is_refused_with_what_would_help(device, request_, error, words):
+@pytest.mark.parametrize(("device", "request_", "error", "message"), REFUSED)
+def test_infeasible_request_is_refused_with_a_remedy(device, request_, error, message):
     with pytest.raises(error) as caught:
         plan(GRAPH, specified(device), PlanConfig(**request_))
-    assert words in f"{caught.value.message} {caught.value.hint}"
+    assert message in f"{caught.value.message} {caught.value.hint}"
 
 
-def test_grid_that_misses_a_narrow_range_names_the_exact_search():
+def test_grid_search_that_misses_a_narrow_range_proposes_the_exact_search():
     with pytest.raises(InfeasibleError) as caught:
         plan(resnet50(), PIXEL6, PlanConfig(strategy="grid", macs=(0.9999, 1.0001)))
     assert "use `strategy=exact`" in caught.value.hint
@@ -219,7 +219,7 @@ def best_in(objective, **changes):
 
 
 @pytest.mark.slow
-def test_each_objective_has_the_best_value_of_its_own_among_designs_of_all():
+def test_design_of_each_objective_has_the_best_value_in_it():
     results = {objective: best_in(objective) for objective in OBJECTIVES}
     latency = {objective: result.run.makespan_ms for objective, result in results.items()}
     energy = {objective: result.energy_mj for objective, result in results.items()}
@@ -232,7 +232,7 @@ def test_each_objective_has_the_best_value_of_its_own_among_designs_of_all():
     assert mixed.objective.value == pytest.approx(0.5 * mixed.run.makespan_ms + 0.5 * mixed.energy_mj)
 
 
-def test_least_energy_within_a_bound_on_latency_takes_more_than_without():
+def test_least_energy_within_a_latency_budget_is_higher_than_without_a_budget():
     free, fastest = best_in("energy"), best_in("latency")
     budget = (free.run.makespan_ms + fastest.run.makespan_ms) / 2
     kept = best_in("energy", latency_budget=budget)

@@ -29,7 +29,7 @@ SEGMENT = next(segment for segment in split_segments(small_resnet()) if segment.
 
 
 def combinations_of(branches=2, **figures):
-    """Combinations of branches that have one figure after the other, and nothing else."""
+    """Combinations of branches with the given figures, one value per combination; every other figure is 1."""
     count = len(next(iter(figures.values())))
     result = {name: np.ones(count) for name in ("macs", "params", "slowest_ms", "fastest_ms", "peak_bytes")}
     result |= {name: np.ones((1, count)) for name in ("ms", "exchange_ms")}
@@ -38,20 +38,20 @@ def combinations_of(branches=2, **figures):
     return SegmentOptions(SEGMENT, "project", ((),) * branches, **result)
 
 
-def test_every_constraint_is_listed_once_those_that_are_blamed_first_in_front():
+def test_every_constraint_is_listed_once_and_those_that_refusals_name_first_lead():
     names = [constraint.option.name for constraint in all_constraints()]
     assert (sorted(names), names[: len(FIRST)]) == (sorted(constraints), list(FIRST))
 
 
 @given(st.lists(st.floats(0.01, 100), min_size=1), st.floats(0.01, 10), st.floats(0.1, 50))
-def test_bound_is_missed_exactly_where_no_combination_keeps_to_it(exchanges, alpha, segment_ms):
+def test_miss_is_explained_exactly_where_no_combination_keeps_the_bound(exchanges, alpha, segment_ms):
     result = combinations_of(exchange_ms=exchanges)
     missed = Communication().explain_miss(alpha, [result], [segment_ms])
     if abs(min(exchanges) / segment_ms / alpha - 1) > 1e-9:
         assert (missed is None) == Communication().mask(alpha, result, segment_ms).any()
 
 
-def test_best_share_is_told_beside_the_one_that_is_asked_for():
+def test_explanation_of_a_miss_states_the_best_share_and_the_bound():
     rows = [combinations_of(exchange_ms=[5.0, 3.0]), combinations_of(exchange_ms=[4.0])]
     assert Communication().explain_miss(0.1, rows, [10.0, 20.0]) == "a transfer takes at least 0.2 of the segment; the maximum is 0.1"
     unlike = combinations_of(fastest_ms=[1.0, 2.0], slowest_ms=[10.0, 10.0])
@@ -70,7 +70,7 @@ def test_best_share_is_told_beside_the_one_that_is_asked_for():
         (TotalMacs(), (0.97, 1.03), [(0.01, 1.03), (0.97, 100.0)], None),
     ],
 )
-def test_each_number_of_a_rule_is_loosened_by_itself_up_to_one_that_rules_nothing_out(constraint, value, loosened, ladder):
+def test_each_number_of_a_rule_is_loosened_alone_until_it_excludes_nothing(constraint, value, loosened, ladder):
     rows = [combinations_of(peak_bytes=[10, 20, 30], exchange_ms=[1.0, 1e5, 1.0]), combinations_of(peak_bytes=[5])]
     limits = constraint.limits(value, rows)
     assert [limit.with_number(value, limit.loosest) for limit in limits] == loosened
@@ -92,7 +92,7 @@ def test_depths_start_at_the_floor_and_the_entry_block_is_never_removed(segment,
     assert Rules.of(PlanConfig(min_depth=floor).resolve(specified("pixel6"))).depths(segment) == depths
 
 
-def test_memory_is_bounded_only_on_request_and_a_segment_that_stays_whole_must_fit_too():
+def test_memory_is_bounded_only_on_request_and_also_for_whole_segments():
     assert "peak_memory" not in Rules.of(PlanConfig().resolve(specified("pixel6"))).values
     result = combinations_of(peak_bytes=[10, 20, 30])
     for rules, allowed in (({}, [True, True, True]), ({"peak_memory": 20}, [True, True, False])):
@@ -102,14 +102,14 @@ def test_memory_is_bounded_only_on_request_and_a_segment_that_stays_whole_must_f
 
 
 @pytest.mark.parametrize("floor", [0.25, 0.375, 0.5, 1 / 3])
-def test_width_is_offered_from_the_floor_on(floor):
+def test_widths_are_offered_from_the_floor_up(floor):
     edge = floor * SEGMENT.width
     offered = [WidthFloor().offers_scale(floor, SEGMENT, "width", width) for width in (edge - 0.01, edge, SEGMENT.width)]
     assert offered == [False, True, True]
 
 
 @pytest.mark.parametrize("share", [0.5, 0.75, 1.0])
-def test_a_branch_keeps_so_many_blocks_with_all_of_their_channels(share):
+def test_one_branch_keeps_the_requested_share_of_blocks_at_full_width(share):
     space = make_space(intact=share)
     kept = []
     for options in (o for stage in space.options for o in stage if o.branched):

@@ -1,4 +1,4 @@
-"""Measurements of a network that nobody has, whose losses are known."""
+"""Measurements of an invented network whose losses are known."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ ON = MeasuredOn(
     weights="w", images=64, held_back=200, pictures="p", device="mi9", processors=("cpu", "gpu"), version="0", date="2026-01-01",
     seconds=1.0, complete=True,
 )  # fmt: skip
-#: Effect on the logarithm of a loss of the depth of the deepest branch and of the multiply-accumulates.
+#: Effects of the deepest branch's depth and of the multiply-accumulates on the logarithm of a loss.
 DEEPEST, MACS = -2.0, -1.0
 
 
@@ -22,9 +22,9 @@ def merged_space(**changes):
 
 
 def true_loss(stages, row):
-    seen = dict(zip(SEEN_FEATURES, row, strict=True))
+    features = dict(zip(SEEN_FEATURES, row, strict=True))
     mean = np.mean([0.3 * int(name[1:]) for name in stages])
-    return float(np.exp(-2 + mean + 0.5 * np.log(len(stages)) + DEEPEST * seen["log_deepest"] + MACS * seen["log_macs"]))
+    return float(np.exp(-2 + mean + 0.5 * np.log(len(stages)) + DEEPEST * features["log_deepest"] + MACS * features["log_macs"]))
 
 
 def agreement(loss):
@@ -32,7 +32,7 @@ def agreement(loss):
 
 
 def alone(space, count=4, noise=0.0, seed=0):
-    """One segment changed at a time."""
+    """Measurements in which one segment is changed at a time."""
     rng = np.random.default_rng(seed)
     result = []
     for trial in trials(space, count):
@@ -44,6 +44,6 @@ def alone(space, count=4, noise=0.0, seed=0):
 
 
 def made(space=None, **changes):
-    """A sensitivity that is fitted to such measurements."""
+    """A sensitivity that is fitted to measurements of single segments."""
     space = space or merged_space()
     return fit(GRAPH.name, "project", space.segments, alone(space, **changes), [], ON)

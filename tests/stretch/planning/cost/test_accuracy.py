@@ -1,4 +1,4 @@
-"""Losses of a design: the predictor of accuracy, its file, and the sensitivity that is fitted to measurements."""
+"""Losses of a design: the accuracy predictor, its file, and the sensitivity that is fitted to measurements."""
 
 from functools import cache
 
@@ -46,12 +46,12 @@ def branched_option(graph=None, **changes):
         (lambda: replace(sensitivity_of(), stages=sensitivity_of().stages[:1]).losses(branched_option()), "where its stages do"),
     ],
 )
-def test_unknown_segment_other_join_and_other_meeting_points_are_refused(losses, noun):
+def test_predictor_with_unknown_segment_other_join_or_other_meeting_points_is_refused(losses, noun):
     with pytest.raises(UsageError, match=noun):
         losses()
 
 
-def test_loss_that_is_bounded_gives_back_the_accuracy():
+def test_maximum_loss_of_an_accuracy_gives_back_that_accuracy():
     current = predictor()
     assert current.value(current.max_loss(0.7)) == pytest.approx(0.7)
     assert (current.prediction(0.2).top1, current.prediction(0.2).agreement) == (pytest.approx(current.base - 0.2), None)
@@ -92,7 +92,7 @@ def sensitivity_of():
 
 
 @pytest.mark.parametrize(("graph", "make", "make_source"), [(GRAPH, make_space, predictor), (MEASURED_GRAPH, merged_space, sensitivity_of)])
-def test_losses_of_options_add_up_to_that_of_the_design_and_whole_segments_lose_nothing(graph, make, make_source):
+def test_losses_of_options_add_up_to_the_loss_of_the_design_and_whole_segments_lose_nothing(graph, make, make_source):
     space, source = make(), make_source()
     search_result = search_exact(space, Totals(round(0.9 * graph.macs), round(1.1 * graph.macs), 2))
     design = BranchDesign(graph.name, "mi9", search_result.segments(space.costs))
@@ -102,7 +102,7 @@ def test_losses_of_options_add_up_to_that_of_the_design_and_whole_segments_lose_
     assert not any(source.losses(options).any() for group in space.options for options in group if not options.branched)
 
 
-def test_what_is_divided_exactly_loses_nothing_and_agrees_always():
+def test_exact_division_loses_nothing_and_always_agrees():
     sensitivity, segments = sensitivity_of(), make_space(MEASURED_GRAPH).segments
     stage = segments[1]
     bands = tuple(BranchScale(p, stage.depth, stage.width, rows=rows) for p, rows in (("cpu", (0, 40)), ("gpu", (40, 96))))
@@ -115,8 +115,8 @@ def test_what_is_divided_exactly_loses_nothing_and_agrees_always():
 @given(
     st.lists(st.floats(-3, 0), min_size=len(SEEN_FEATURES), max_size=len(SEEN_FEATURES)), st.integers(0, len(HELPS) - 1), st.floats(0.01, 1)
 )
-def test_more_depth_width_or_macs_never_loses_more(row, which, more):
-    sensitivity, at = sensitivity_of(), SEEN_FEATURES.index(HELPS[which])
+def test_more_depth_width_or_macs_never_loses_more(row, number, more):
+    sensitivity, at = sensitivity_of(), SEEN_FEATURES.index(HELPS[number])
     helped = list(row)
     helped[at] += more
     less, same = sensitivity.loss_of(("s1",), np.array([helped, row]))
@@ -130,7 +130,7 @@ def test_agreement_of_one_allows_no_loss_and_the_interval_widens_with_the_spread
     assert wide.low < narrow.low < narrow.agreement < narrow.high < wide.high
 
 
-def test_segment_early_in_the_network_counts_less_than_a_late_one():
+def test_early_segment_counts_less_than_a_late_segment():
     shares = [sensitivity_of().counts((stage.name,)) for stage in sensitivity_of().stages]
     assert (shares, shares[-1]) == (sorted(shares), 1)
 
@@ -138,7 +138,7 @@ def test_segment_early_in_the_network_counts_less_than_a_late_one():
 SPACE = merged_space()
 
 
-def test_agreement_that_is_predicted_is_that_of_the_curve_and_all_measured_losses_lie_in_its_range():
+def test_predicted_agreement_follows_the_curve_and_its_range_holds_all_measured_losses():
     current = made(SPACE)
     logs = [np.log(fitting.loss(item.error)) for item in current.alone]
     assert current.range[0] < min(logs) < max(logs) < current.range[1]
@@ -148,7 +148,7 @@ def test_agreement_that_is_predicted_is_that_of_the_curve_and_all_measured_losse
     assert current.rank_correlation > 0.9
 
 
-def test_weights_of_what_helps_are_never_above_zero_however_noisy_the_measurements():
+def test_weights_of_helpful_features_are_never_positive_even_with_noisy_measurements():
     for seed in range(5):
         current = made(SPACE, noise=2.0, seed=seed, count=2)
         assert all(weight <= 0 for name, weight in zip(SEEN_FEATURES, current.weights, strict=True) if name in HELPS)
@@ -162,13 +162,13 @@ def test_one_measurement_is_enough_for_a_predictor():
     assert fitted.rank_correlation is None
 
 
-def test_curve_follows_whole_designs_where_there_are_enough():
+def test_curve_follows_whole_designs_if_enough_were_measured():
     current = made(SPACE)
     designs = random_designs(SPACE, MEASURED_GRAPH.name, "mi9", 6, (0.8, 1.2), 0)
     assert len(designs) == 6
     measured = []
     for item in alone(SPACE)[:6]:
-        # designs that always agree more often than single segments let expect
+        # these designs agree more often than their single segments predict
         lost = fitting.loss_of_design(current, item.segments)
         measured.append(type(item)(segments=item.segments, error=item.error, agreement=0.5 + agreement(lost) / 2))
     other = fitting.fit(MEASURED_GRAPH.name, "project", SPACE.segments, alone(SPACE), measured, ON)
@@ -178,14 +178,14 @@ def test_curve_follows_whole_designs_where_there_are_enough():
         assert other.value(lost) > current.value(lost)
 
 
-def test_loss_grows_with_the_error_and_has_an_end():
+def test_loss_grows_with_the_error_and_is_bounded():
     losses = [fitting.loss(error) for error in (0.0, 0.1, 0.5, 0.9, 1.0, 1e30)]
     assert losses == sorted(losses)
     assert 0 < losses[0] < losses[-1] < 10
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=3, max_size=20))
-def test_rank_correlation_is_that_of_scipy(pairs):
+def test_rank_correlation_equals_scipy(pairs):
     first, second = (np.array(side, float) for side in zip(*pairs, strict=True))
     result = fitting.spearman(first, second)
     if np.ptp(first) == 0 or np.ptp(second) == 0:
@@ -194,7 +194,7 @@ def test_rank_correlation_is_that_of_scipy(pairs):
         assert result == pytest.approx(spearmanr(first, second).statistic)
 
 
-def test_way_has_the_features_of_the_design_that_it_makes():
+def test_option_has_the_features_of_its_design():
     names = tuple(accuracy.SEGMENT_FEATURES)
     space = make_space(GRAPH)
     fastest = search_exact(space, Totals(round(0.9 * GRAPH.macs), round(1.1 * GRAPH.macs), 1))

@@ -30,7 +30,7 @@ def built(segment, processor, depth, width, entry, channels, join="concat", part
 
 
 @given(st.data(), st.sampled_from(STAGES), st.sampled_from(["cpu", "gpu", "dsp"]), st.booleans())
-def test_branch_costs_what_its_built_operators_cost_whatever_channels_arrive(data, segment, processor, other):
+def test_branch_costs_the_same_as_its_built_operators_for_any_input_channels(data, segment, processor, other):
     width = data.draw(st.sampled_from(legal_widths(segment, COSTS.align(processor))))
     channels = data.draw(st.integers(1, 2 * segment.in_width)) if other and segment.dense_input else None
     depth = segment.depth if channels else data.draw(st.integers(segment.min_depth, segment.depth))
@@ -41,7 +41,7 @@ def test_branch_costs_what_its_built_operators_cost_whatever_channels_arrive(dat
 
 
 @pytest.mark.parametrize("processor", ["cpu", "gpu", "dsp"])
-def test_join_convolution_costs_what_its_built_operator_costs(processor):
+def test_join_convolution_costs_the_same_as_its_built_operator(processor):
     segment = STAGES[2]
     graph = built(segment, processor, 4, 512, "none", segment.in_width, "project", 256)
     branch = COSTS.branch(segment, processor, 4, 512)
@@ -51,7 +51,7 @@ def test_join_convolution_costs_what_its_built_operator_costs(processor):
     assert branch.time.slowed(slowing) + ms == pytest.approx(MI9.predict(graph, processor).computing.slowed(slowing))
 
 
-def test_concatenation_is_free_where_channels_are_the_slowest_axis_and_a_copy_elsewhere():
+def test_concatenation_is_free_if_channels_are_the_slowest_axis_and_a_copy_otherwise():
     host = Costs(LatencyPredictor(load_device("host")), {"cpu": "fp32", "gpu": "fp32"})
     segment = STAGES[0]
     assert host.join(segment, "project", segment.width, 2) == 0
@@ -61,14 +61,14 @@ def test_concatenation_is_free_where_channels_are_the_slowest_axis_and_a_copy_el
     assert COSTS.join(segment, "none", segment.width, 1) == 0
 
 
-def test_transfer_is_costed_in_the_precision_of_the_processor_that_is_not_the_cpu():
+def test_transfer_is_costed_in_the_precision_of_the_processor_other_than_the_cpu():
     links, elements = MI9.links, 10**6
     assert COSTS.transfer("cpu", "gpu", elements) == links.ms("cpu", "gpu", elements, "fp16")
     assert COSTS.transfer("dsp", "cpu", elements) == links.ms("dsp", "cpu", elements, "int8")
 
 
 def odd():
-    """Strides that do not divide, dilation, padding on one side, pooling, upsampling and a skip over several rows."""
+    """A network with strides that do not divide its rows, dilation, one-sided padding, pooling, upsampling and a skip over several rows."""
     net = Net(1, 3, 37, 21)
     net.conv(8, 3, 2)
     net.add("conv", out_channels=8, groups=1, bias=True, kernel=(5, 3), stride=(2, 1), padding=(1, 1, 3, 1), dilation=(2, 1))
@@ -83,7 +83,7 @@ def odd():
 
 
 def padded():
-    """Rows of padding alone at the end of a part, as pooling over an image that was padded by hand has them."""
+    """A network with a part whose last rows are only padding, as after an explicit pad before pooling."""
     net = Net(1, 3, 24, 24)
     net.conv(8, 3, 2)
     net.add("pad", padding=(2, 0, 1, 1))
@@ -114,7 +114,7 @@ def banded(name):
 
 
 @given(st.data(), st.sampled_from(sorted(GRAPHS)), st.sampled_from(["cpu", "gpu", "dsp"]))
-def test_band_costs_what_its_built_operators_cost(data, name, processor):
+def test_band_costs_the_same_as_its_built_operators(data, name, processor):
     graph, bands = banded(name)
     tall = [i for i, part in enumerate(bands.parts) if len(part.graph.by_name[part.end].shape) == 4]
     last = data.draw(st.sampled_from(tall))
@@ -131,7 +131,7 @@ def test_band_costs_what_its_built_operators_cost(data, name, processor):
     assert band is not None
     (cost,) = bands.cost(processor, [band])
     built = handed_over_graph(whole)
-    if name != "padded":  # its parts are cut between a pad and the convolution that takes it along: kernels span them
+    if name != "padded":  # its parts are cut between a pad and the convolution that fuses it, so kernels span two parts
         estimate = MI9.predict(built, processor)
         assert cost.time == pytest.approx(estimate.computing)
         cut = MI9.predict(whole, processor).computing if cuts_itself(processor, processor, MI9) else cost.time
@@ -145,7 +145,7 @@ def test_band_costs_what_its_built_operators_cost(data, name, processor):
 
 @cache
 def chain(kernels, skip=False):
-    """Convolutions of some sizes, one after the other, maybe with a skip over the last."""
+    """A chain of convolutions of the given kernel sizes, optionally with a skip over the last."""
     net = Net(1, 8, 32, 16)
     arrives = [net.conv(8, kernel) for kernel in kernels]
     if skip:
@@ -158,8 +158,8 @@ def chain(kernels, skip=False):
     st.booleans(),
     st.lists(st.integers(1, 31), min_size=1, max_size=2, unique=True),
 )
-def test_time_is_that_of_rows_which_several_bands_need(kernels, skip, places):
-    """The rows of every operator, marked one by one: those beyond their union are computed twice."""
+def test_repeated_time_is_the_time_of_rows_that_several_bands_need(kernels, skip, places):
+    """Mark the rows of every operator one by one: rows beyond their union are computed more than once."""
     graph, bounds = chain(tuple(kernels), skip), [0, *sorted(places), 32]
     graphs = [band_graph(graph, "band", start, stop) for start, stop in pairwise(bounds)]
     bands = [(band, MI9.predict(band, p), 1.0) for band, p in zip(graphs, ("cpu", "gpu", "dsp"), strict=False)]
@@ -178,5 +178,5 @@ def test_time_is_that_of_rows_which_several_bands_need(kernels, skip, places):
 
 @pytest.mark.parametrize("holder", ["cpu", "cpu[1large]", "gpu", "dsp"])
 @pytest.mark.parametrize("processor", ["cpu", "gpu", "dsp"])
-def test_rows_are_copied_only_where_nothing_crosses_and_they_are_not_together(holder, processor):
+def test_rows_are_copied_only_without_a_transfer_and_if_they_are_not_contiguous(holder, processor):
     assert cuts_itself(holder, processor, MI9) is (holder == processor == "gpu")

@@ -1,4 +1,4 @@
-"""Two runs under uncertain numbers: what is recommended, and what that hangs on."""
+"""Two runs under uncertain numbers: the recommendation, and the numbers that it depends on."""
 
 import msgspec
 import numpy as np
@@ -15,13 +15,13 @@ from tests.predictors.specified import contending, specified, with_speed
 CPU, GPU = UncertainFactor("the cpu", 1 / 1.4, 1.4), UncertainFactor("the gpu", 1 / 1.4, 1.4)
 
 
-def deciding(branched, controls, reference, single):
-    """Numbers that a recommendation depends on."""
+def certainty_of(branched, controls, reference, single):
+    """The numbers that a recommendation depends on."""
     return compare.certainty(compare.recommend(branched, controls, reference), branched, controls, single)
 
 
 def run(*segments):
-    """Segments as lists of branches, each a mapping of ms by number."""
+    """A run of segments, each a list of branches; a branch maps each uncertain number to its time in ms."""
     steps, arrives = [], ()
     for segment in segments:
         branches = tuple(range(len(steps), len(steps) + len(segment)))
@@ -35,23 +35,23 @@ def only(branched, control):
     return control
 
 
-def test_same_numbers_err_alike_in_both_runs_and_those_of_two_processors_independently():
+def test_errors_of_the_same_number_cancel_and_errors_of_two_processors_are_independent():
     control = only([{CPU: 10.0}], [{CPU: 10.1}])
     assert (control.ratio, control.low, control.high) == pytest.approx((1.01, 1.01, 1.01))
     assert 0.999 < control.probability < 1
     assert control.low_ms < 10.1 / 1.3 < 10.1 * 1.3 < control.high_ms
-    control, both = only([{CPU: 10.0}], [{GPU: 10.0}]), 1.4**2**0.5
-    # two intervals of 1.4 either way, their squares added
-    assert (control.low, control.high) == pytest.approx((1 / both, both), rel=0.05)
+    control, combined = only([{CPU: 10.0}], [{GPU: 10.0}]), 1.4**2**0.5
+    # two intervals of a factor of 1.4 in both directions, combined as the root of the sum of squares
+    assert (control.low, control.high) == pytest.approx((1 / combined, combined), rel=0.05)
     assert control.probability == pytest.approx(0.5, abs=0.05)
 
 
-def test_branches_that_wait_for_each_other_lose_when_one_is_slower_and_gain_nothing_when_it_is_faster():
+def test_parallel_branches_lose_when_one_is_slower_and_gain_nothing_when_one_is_faster():
     runs = run([{CPU: 7.0}, {GPU: 7.0}]), {"cpu": run([{CPU: 7.0}])}
     [control] = recommend(*runs).compared
     assert (control.high, control.low < 0.8) == (pytest.approx(1.0), True)
-    # the longer of two is longer on average than each
-    assert deciding(*runs, (), None).makespan_low_ms > 7 / 1.4
+    # on average the longer of two branches takes longer than either alone
+    assert certainty_of(*runs, (), None).makespan_low_ms > 7 / 1.4
 
 
 @pytest.mark.parametrize(
@@ -70,12 +70,12 @@ def test_branches_that_wait_for_each_other_lose_when_one_is_slower_and_gain_noth
         (9.0, {"a": {CPU: 8.0}}, "a"),
     ],
 )
-def test_branches_are_recommended_only_where_their_gain_is_sure_and_worth_it(branched, controls, recommended):
+def test_branches_are_recommended_only_if_their_gain_is_certain_and_large_enough(branched, controls, recommended):
     result = recommend(run([{CPU: branched}, {CPU: branched}]), {name: run([parts]) for name, parts in controls.items()})
     assert result.recommended == recommended
 
 
-def test_what_does_not_run_side_by_side_is_never_recommended_as_branches():
+def test_branches_that_do_not_run_in_parallel_are_never_recommended():
     alone = {"single:gpu": run([{CPU: 20.0}])}
     for branches in (
         [UncertainStep({CPU: 5.0})],
@@ -86,11 +86,11 @@ def test_what_does_not_run_side_by_side_is_never_recommended_as_branches():
         assert recommend(PredictedRun(branches), alone).recommended == compare.NO_CLEAR_WINNER
     chain = [UncertainStep({CPU: 5.0}), UncertainStep({}, (0,)), UncertainStep({GPU: 5.0}, (1,))]
     assert not PredictedRun(chain).overlaps
-    beside = [UncertainStep({CPU: 5.0}), UncertainStep({CPU: 1.0}, (0,)), UncertainStep({CPU: 1.0}, (0,))]
-    assert recommend(PredictedRun(beside), alone).recommended == compare.BRANCHED
+    parallel = [UncertainStep({CPU: 5.0}), UncertainStep({CPU: 1.0}, (0,)), UncertainStep({CPU: 1.0}, (0,))]
+    assert recommend(PredictedRun(parallel), alone).recommended == compare.BRANCHED
 
 
-def test_number_to_measure_next_is_the_one_that_moves_the_ratio_most():
+def test_number_to_measure_next_is_the_number_that_changes_the_ratio_most():
     wide = UncertainFactor("the link", 0.5, 2.0)
     assert only([{CPU: 8.0, wide: 1.0}], [{GPU: 9.0}]).measure in ("the cpu", "the gpu")
     assert only([{CPU: 5.0, wide: 4.0}], [{CPU: 9.0}]).measure == "the link"
@@ -101,9 +101,9 @@ WHOLE_CPU, WHOLE_GPU = (UncertainFactor(f"all on {name}", 1 / 1.2, 1.2, compare.
 LINK = compare.link("gpu", specified("mi9"))
 
 
-def test_each_group_of_numbers_is_changed_in_all_runs_alike():
+def test_each_group_of_numbers_is_changed_by_the_same_factor_in_all_runs():
     branched, alone = run([{WHOLE_CPU: 5.0}, {WHOLE_GPU: 4.0, LINK: 2.0}]), run([{WHOLE_GPU: 9.0}])
-    result = deciding(branched, {"single:gpu": alone}, (), "single:gpu")
+    result = certainty_of(branched, {"single:gpu": alone}, (), "single:gpu")
     rows = {(row.numbers, row.factor): row for row in result.changes}
     assert set(rows) == {(group, factor) for group in (compare.LINKS, "times on cpu", "times on gpu") for factor in (0.5, 2.0)}
     for name, speedup in (("times on gpu", 18 / 10), ("times on cpu", 0.9)):
@@ -112,24 +112,24 @@ def test_each_group_of_numbers_is_changed_in_all_runs_alike():
 
 
 @pytest.mark.parametrize(("factor", "recommended"), [(0.5, "single:gpu"), (2.0, compare.BRANCHED)])
-def test_what_would_be_recommended_is_what_is_recommended_of_runs_with_these_numbers(factor, recommended):
+def test_recommendation_under_changed_numbers_equals_that_of_runs_with_these_numbers(factor, recommended):
     def runs(factor):
         return run([{WHOLE_CPU: 6.0}, {WHOLE_GPU: 6.0 * factor}]), {"single:gpu": run([{WHOLE_GPU: 9.0 * factor}])}
 
-    changes = deciding(*runs(1), (), None).changes
-    told = next(row.recommended for row in changes if (row.numbers, row.factor) == ("times on gpu", factor))
-    assert told == recommend(*runs(factor)).recommended == recommended
+    changes = certainty_of(*runs(1), (), None).changes
+    predicted = next(row.recommended for row in changes if (row.numbers, row.factor) == ("times on gpu", factor))
+    assert predicted == recommend(*runs(factor)).recommended == recommended
 
 
-def test_controls_that_are_only_told_decide_nothing():
-    result = deciding(run([{WHOLE_CPU: 6.0}, {WHOLE_CPU: 6.0}]), {"trained": run([{WHOLE_GPU: 1.0}])}, ("trained",), None)
+def test_reference_controls_do_not_change_the_recommendation():
+    result = certainty_of(run([{WHOLE_CPU: 6.0}, {WHOLE_CPU: 6.0}]), {"trained": run([{WHOLE_GPU: 1.0}])}, ("trained",), None)
     assert {(row.recommended, row.speedup) for row in result.changes} == {(compare.BRANCHED, None)}
 
 
 @given(st.floats(1.0, 20.0), st.floats(1.0, 20.0), st.floats(1.0, 20.0))
 def test_crossover_is_where_the_branches_take_as_long_as_the_best_single_processor(cpu, gpu, alone):
     branched, single = run([{WHOLE_CPU: cpu}, {WHOLE_GPU: gpu}]), run([{WHOLE_GPU: alone}])
-    crossover = deciding(branched, {"single:gpu": single}, (), "single:gpu").crossover
+    crossover = certainty_of(branched, {"single:gpu": single}, (), "single:gpu").crossover
     if max(cpu, gpu) <= alone or gpu > alone:
         assert crossover is None
     else:
@@ -139,26 +139,26 @@ def test_crossover_is_where_the_branches_take_as_long_as_the_best_single_process
 MI9 = specified("mi9")
 
 
-def test_kinds_of_kernels_without_a_fit_err_each_for_itself_and_add_up_with_the_exchanges_of_a_branch():
+def test_kernel_kinds_without_a_fit_err_independently_and_add_up_with_the_transfers_of_a_branch():
     estimate = LatencyPredictor(MI9).predict(small_resnet(), "dsp")
     result = compare.kernel_times(estimate, MI9)
     assert sum(result.values()) == pytest.approx(estimate.computing_ms)
     assert {key.what for key in result} == {f"{kernel.kernel.cost.kind} kernels on dsp" for kernel in estimate.kernels}
-    off = 1 + MI9.processors["dsp"].uncertainty.value
-    assert all((key.low, key.high) == (1 / off, off) for key in result)
+    factor = 1 + MI9.processors["dsp"].uncertainty.value
+    assert all((key.low, key.high) == (1 / factor, factor) for key in result)
     branch = PredictedRun([UncertainStep.of(estimate, MI9, {"dsp": 3.0}, estimate.computing_ms + 2.0)])
     assert branch.ms() == pytest.approx(estimate.computing_ms + 5.0)
     assert branch.ms({compare.link("dsp", MI9): 2.0}) == pytest.approx(estimate.computing_ms + 8.0)
 
 
-def test_nine_in_ten_draws_lie_in_the_interval_of_a_number():
+def test_interval_of_a_number_holds_90_percent_of_its_draws():
     for key, factors in compare.draw_factors([UncertainFactor("a", 0.7, 1.4), UncertainFactor("skewed", 0.9, 2.0), LINK]).items():
         inside = (key.low <= factors) & (factors <= key.high)
         assert inside.mean() == pytest.approx(0.9, abs=0.03)
         assert compare.interval(factors) == pytest.approx((key.low, key.high), rel=0.1)
 
 
-def test_slowest_branch_counts_draw_by_draw():
+def test_slowest_branch_is_found_for_each_draw():
     one, other = UncertainFactor("one", 0.5, 2.0), UncertainFactor("other", 0.5, 2.0)
     run = PredictedRun([UncertainStep({one: 1.0}), UncertainStep({other: 1.0})])
     assert list(run.drawn_ms({one: np.array([1.0, 5.0]), other: np.array([2.0, 3.0])})) == [2.0, 5.0]
@@ -185,7 +185,7 @@ WORK = st.floats(0.1, 100)
 
 
 @given(st.lists(st.tuples(WORK, st.floats(0, 10)), min_size=1, max_size=4))
-def test_divided_time_is_when_shares_add_up_to_the_whole(processors):
+def test_divided_time_is_the_time_when_shares_add_up_to_the_whole(processors):
     times = {str(i): ms for i, (ms, _) in enumerate(processors)}
     exchange = {str(i): ms for i, (_, ms) in enumerate(processors)}
     end = divided_ms(times, exchange)
@@ -194,25 +194,25 @@ def test_divided_time_is_when_shares_add_up_to_the_whole(processors):
     assert end <= min(times[name] + exchange[name] for name in times) * (1 + 1e-9)
 
 
-def of(device, best, processors=("cpu", "gpu", "dsp")):
-    """How far a processor is ahead on a device, of a small network at large."""
+def lead_of(device, best, processors=("cpu", "gpu", "dsp")):
+    """The lead of a processor over the others on a device, for a small network."""
     precision = {name: device.processor(name).default_precision for name in processors}
     return processor_lead(small_resnet(64), LatencyPredictor(device), precision, (best, precision[best]))
 
 
-def test_a_lead_that_the_intervals_could_undo_is_not_far():
+def test_lead_within_the_intervals_is_not_far():
     device = with_speed(specified("mi9"), "dsp", 0.01)
-    result = of(device, "gpu", ("gpu", "dsp"))
-    assert result.margin == pytest.approx(1.4**2)  # both ends of 40 %
-    closer = of(with_speed(device, "dsp", result.crossover / 1.5), "gpu", ("gpu", "dsp"))
+    result = lead_of(device, "gpu", ("gpu", "dsp"))
+    assert result.margin == pytest.approx(1.4**2)  # both times are uncertain by 40 %
+    closer = lead_of(with_speed(device, "dsp", result.crossover / 1.5), "gpu", ("gpu", "dsp"))
     assert closer.crossover == pytest.approx(1.5)
     assert closer.divided_ms > closer.alone_ms
     assert not closer.far
 
 
-def test_where_others_help_already_there_is_no_crossover():
+def test_no_crossover_exists_if_other_processors_help_already():
     device, change = specified("mi9"), msgspec.structs.replace
     parts = ("map_ms", "unmap_ms", "sync_ms")
     links = {name: change(link, **{p: change(getattr(link, p), value=0.0) for p in parts}) for name, link in device.links.items()}
-    result = of(change(device, links=links), "dsp")
+    result = lead_of(change(device, links=links), "dsp")
     assert (result.far, result.crossover, result.divided_ms < result.alone_ms) == (False, None, True)

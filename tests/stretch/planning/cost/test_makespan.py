@@ -38,7 +38,7 @@ def elements(name):
     return prod(GRAPH.by_name[name].shape)
 
 
-def test_network_on_one_processor_takes_what_the_predictor_says_and_moves_once_in_and_once_out():
+def test_network_on_one_processor_takes_the_predicted_time_and_transfers_once_in_and_once_out():
     run = on("cpu")
     assert (run.makespan_ms, run.efficiency, run.communication_ms) == pytest.approx((MI9.predict(GRAPH, "cpu").ms, 1, 0))
     assert (run.macs, run.params) == (GRAPH.macs, GRAPH.params)
@@ -50,7 +50,7 @@ def test_network_on_one_processor_takes_what_the_predictor_says_and_moves_once_i
         on("npu")
 
 
-def test_planner_timeline_and_baseline_have_the_rewrites_of_the_profile_where_no_design_asks_for_them():
+def test_planner_timeline_and_baseline_use_the_profile_rewrites_unless_a_design_states_its_own():
     parts = LatencyPredictor(stating(specified("mi9"), rewrites=("grouped_conv=parts",)))
     graph = small_regnet()
     costs, plain = Costs(parts, COSTS.precision), Costs(MI9, COSTS.precision)
@@ -68,7 +68,7 @@ def test_planner_timeline_and_baseline_have_the_rewrites_of_the_profile_where_no
 
 
 def divided_run(branches, costs):
-    """The timeline of a design with one branched segment, the others whole on the host."""
+    """The timeline of a design with one branched segment; every other segment is whole on the host."""
     stem, s1, s2, head = SEGMENTS
     part = SegmentDesign("s1", s1.start, s1.end, tuple(branches), "project")
     return timeline(GRAPH, design(whole(stem, "cpu"), part, whole(s2, "cpu"), whole(head, "cpu")), costs)
@@ -92,7 +92,7 @@ def test_contention_counts_against_efficiency():
     host = Costs(LatencyPredictor(load_device("host")), {"cpu": "fp32", "gpu": "fp32"})
     run = divided_run((BranchScale(p, 3, 64, partition=64, align=16) for p in ("cpu", "gpu")), host)
     branch, other = run.segments[1].branches
-    # starting kernels takes no longer, and nothing does before the other branch has what it reads
+    # contention slows neither kernel launches nor the time before the other branch has its inputs
     launching = sum(kernel.time.launch_ms for kernel in branch.estimate.kernels)
     assert 0 < other.in_ms < branch.ms
     assert branch.contention_ms == pytest.approx((branch.ms - other.in_ms) * (1 - launching / branch.ms) * 0.15)

@@ -32,7 +32,7 @@ def run_of(graph, places):
 @pytest.mark.slow
 @given(networks(), st.lists(st.sampled_from(["cpu", "gpu"]), min_size=1, max_size=4))
 @settings(max_examples=examples(40), deadline=None)
-def test_nothing_starts_before_what_it_reads_nor_beside_another_on_its_processor(module, places):
+def test_part_starts_after_its_inputs_and_alone_on_its_processor(module, places):
     graph = capture_traced(module, shapes(module)).graph
     run = run_of(graph, places)
     written = {op.name: 0.0 for op in graph.inputs}

@@ -19,7 +19,7 @@ rows = st.none() | st.tuples(st.integers(0, 4096), st.integers(0, 4096))
 ends = st.none() | st.lists(names, min_size=1, max_size=3).map(tuple)
 entries = st.sampled_from(["none", "slice", "project"])
 shares = {"rows": rows, "paths": rows, "channels": rows, "ends": ends}
-dropped = st.lists(st.integers(0, 64), max_size=3, unique=True).map(lambda some: tuple(sorted(some)))
+dropped = st.lists(st.integers(0, 64), max_size=3, unique=True).map(lambda blocks: tuple(sorted(blocks)))
 scales = st.builds(BranchScale, names, numbers, numbers, entries, st.integers(0, 4096), st.integers(1, 64), dropped=dropped, **shares)
 parts = st.builds(
     SegmentDesign,
@@ -33,10 +33,10 @@ designs = st.builds(BranchDesign, names, names, st.lists(parts, min_size=1, max_
 
 
 @given(designs)
-def test_design_written_as_toml_is_what_tomllib_reads(design):
+def test_design_written_as_toml_is_read_back_by_tomllib(design):
     read = tomllib.loads(design_to_toml(design))
     wanted = msgspec.to_builtins(design)
-    # TOML has no word for nothing
+    # TOML has no null
     for branch in (branch for segment in wanted["segments"] for branch in segment["branches"]):
         for key in [key for key in ("rows", "paths", "channels", "ends", "rewrites", "dropped") if not branch[key]]:
             del branch[key]
@@ -58,7 +58,7 @@ def test_design_written_as_toml_is_what_tomllib_reads(design):
         ("segments = " + "[" * 5000, "nested deeper"),
     ],
 )
-def test_file_that_is_no_design_is_refused_in_one_sentence(tmp_path, text, reason):
+def test_file_that_is_not_a_design_is_refused_in_one_sentence(tmp_path, text, reason):
     path = tmp_path / "d.toml"
     path.write_text(text)
     with pytest.raises(StretchError, match=reason):
@@ -72,13 +72,13 @@ def resolve(text, graph):
     return resolve_design(msgspec.toml.decode(text, type=DesignDraft), graph, "test", ALIGN, "cpu")
 
 
-#: Two stages of four blocks, of which all but the first can be left out.
+#: Two stages of four blocks; every block except the first can be dropped.
 FOUR = small_resnet(blocks=(4, 4))
 
 
 @given(st.sets(st.integers(1, 3)), st.sets(st.integers(1, 3)))
-def test_numbers_of_blocks_decide_the_depth_and_come_back_from_the_written_file(tmp_path_factory, first, second):
-    branches = ",".join(f'{{processor="{name}",dropped={list(some)}}}' for name, some in (("cpu", first), ("gpu", second)))
+def test_dropped_blocks_decide_the_depth_and_are_read_back_from_the_written_file(tmp_path_factory, first, second):
+    branches = ",".join(f'{{processor="{name}",dropped={list(blocks)}}}' for name, blocks in (("cpu", first), ("gpu", second)))
     design = resolve(f'[[segments]]\nname="s1"\nbranches=[{branches}]', FOUR)
     path = tmp_path_factory.mktemp("design") / "d.toml"
     path.write_text(design_to_toml(design))
@@ -92,14 +92,14 @@ def test_numbers_of_blocks_decide_the_depth_and_come_back_from_the_written_file(
 
 
 @pytest.mark.parametrize("text", ["dropped=[0]", "dropped=[4]", "dropped=[1],depth=4", "dropped=[1],depth=2", "dropped=[0,1,2,3,4]"])
-def test_block_that_stays_or_is_not_there_and_another_depth_are_refused_with_what_can_be_left_out(text):
+def test_unremovable_or_missing_block_and_wrong_depth_are_refused_with_the_removable_blocks(text):
     with pytest.raises(StretchError, match=r"`s1` cannot do without the blocks [\d, ]+( and have depth \d)?$") as caught:
         resolve(f'[[segments]]\nname="s1"\nbranches=[{{processor="cpu",{text}}},{{processor="gpu"}}]', FOUR)
     assert caught.value.hint.endswith(": 1, 2, 3")
 
 
 @pytest.mark.torch
-def test_depth_and_width_per_processor_are_enough_and_a_narrow_branch_behind_a_skip_gets_an_entry(captured):
+def test_depth_and_width_per_processor_suffice_and_a_narrow_branch_after_a_skip_gets_an_entry(captured):
     graph = captured("resnet50").graph
     design = resolve('[[segments]]\nname="s2"\nbranches=[{processor="cpu",depth=4,width=256},{processor="gpu",depth=2,width=384}]', graph)
     part = next(s for s in design.segments if s.name == "s2")
@@ -156,7 +156,7 @@ def bands(*pairs, more=""):
 
 
 @pytest.mark.torch
-def test_rows_of_each_branch_are_enough_for_a_segment_in_bands(captured):
+def test_rows_of_each_branch_suffice_for_a_segment_in_bands(captured):
     graph = captured("tiny_resnet").graph
     rows = next(s for s in split_segments(graph) if s.name == "s1").graph
     last = rows.by_name[rows.output].shape[2]
@@ -212,7 +212,7 @@ def test_processors_without_a_row_are_refused(captured):
         *((rows, StretchError, r"`s1` has rows = \[.*\] on cpu, which is no range") for rows in ("[0]", "[0, 2, 4]", '["a", 4]')),
     ],
 )
-def test_rows_that_are_no_pair_of_whole_numbers_are_refused(captured, rows, error, noun):
+def test_rows_other_than_a_pair_of_integers_are_refused(captured, rows, error, noun):
     with pytest.raises(error, match=noun) as caught:
         resolve(bands(("cpu", f",rows={rows}"), ("gpu", ",rows=[5,32]")), captured("tiny_resnet").graph)
     assert error is not StretchError or "[first, behind the last]" in caught.value.hint

@@ -38,7 +38,7 @@ def test_halo_grows_by_a_row_with_each_convolution_and_a_band_pads_where_the_ima
     assert top.by_name[top.output].shape == (1, 4, 5, 6)
 
 
-def test_skip_reads_fewer_rows_than_the_convolution_beside_it():
+def test_skip_reads_fewer_rows_than_the_convolution_parallel_to_it():
     graph = chain(conv("a", "x"), conv("b", "a"), Op("y", "add", ("b", "a")))
     band = band_graph(graph, "band", 4, 8)
     assert band.by_name["y"].inputs == ("b", "y_rows1")
@@ -66,7 +66,7 @@ def within_padding():
         (lambda: channel_part(inverted(), "part", Channels(20, 25), hidden=True), "not channels 20 to 25"),
     ],
 )
-def test_rows_and_channels_that_are_not_there_or_compute_nothing_are_refused(divide, reason):
+def test_missing_rows_and_channels_and_branches_that_compute_nothing_are_refused(divide, reason):
     with pytest.raises(StretchError, match=reason):
         divide()
 
@@ -81,7 +81,7 @@ def test_branch_of_hidden_channels_has_their_filters_and_columns():
     assert first.graph.macs + second.graph.macs == graph.macs
 
 
-def test_skip_bias_and_shift_belong_to_the_first_branch_alone():
+def test_skip_bias_and_shift_belong_to_the_first_branch_only():
     net = Net(1, 8, 10, 10)
     net.conv(24)
     project = net.add("conv", kernel=(1, 1), stride=(1, 1), padding=(0,) * 4, dilation=(1, 1), groups=1, out_channels=8, bias=True)
@@ -98,7 +98,7 @@ def test_skip_bias_and_shift_belong_to_the_first_branch_alone():
     assert second.graph.output == factor
 
 
-def test_branch_of_output_channels_computes_all_that_its_filters_read():
+def test_branch_of_output_channels_computes_all_inputs_of_its_filters():
     graph = inverted()
     part = channel_part(graph, "part", Channels(2, 5), hidden=False).graph
     assert part.by_name[part.output].shape == (1, 3, 10, 10)
@@ -128,7 +128,7 @@ def branches(*parts, align=1):
         (branches((0, 3), (3, 8)), "sum", "branches of some channels, which `sum` does not join"),
     ],
 )
-def test_channels_that_do_not_divide_a_segment_are_refused_with_what_would_be_right(written, join, reason):
+def test_channels_that_do_not_divide_a_segment_are_refused_with_valid_channels(written, join, reason):
     segment = cut_segment(inverted(groups=4), "s1", "input", "add_9")
     with pytest.raises(StretchError, match=reason) as caught:
         check_join(segment, SegmentDesign("s1", segment.start, segment.end, written, join))
@@ -136,13 +136,13 @@ def test_channels_that_do_not_divide_a_segment_are_refused_with_what_would_be_ri
     assert caught.value.hint
 
 
-def test_last_branch_takes_what_is_left_of_an_aligned_division():
+def test_last_branch_takes_the_remainder_of_an_aligned_division():
     segment = cut_segment(inverted(), "s1", "input", "add_9")
     check_join(segment, SegmentDesign("s1", segment.start, segment.end, branches((0, 16), (16, 24), align=16), "partial_sums"))
 
 
 def skipping():
-    """Two modules whose tensors skip over the end of the first."""
+    """Two modules with tensors that skip over the end of the first."""
     ops = [conv("a", "x"), conv("b", "x"), Op("ab", "add", ("a", "b")), conv("c", "ab"), conv("d", "b"), Op("cd", "concat", ("c", "d"))]
     return OpGraph.build("net", [Op("x", "input", attrs={"shape": (1, 4, 6, 6)}), *ops, conv("end", "cd")], "end")
 
@@ -165,7 +165,7 @@ def portions(ends):
         ([("abb",), ("end",)], "`abb`"),
     ],
 )
-def test_ends_that_divide_nothing_properly_are_refused_by_name(ends, message):
+def test_invalid_ends_of_portions_are_refused_by_name(ends, message):
     with pytest.raises(UnknownNameError if ends[0] == ("abb",) else StretchError, match=re.escape(message)):
         portions(ends)
 
@@ -190,12 +190,12 @@ def placed(*branches, join="placed"):
         ),
     ],
 )
-def test_segment_whose_branches_are_not_all_portions_is_refused(design, message):
+def test_segment_with_branches_other_than_portions_is_refused(design, message):
     with pytest.raises(StretchError, match=re.escape(message)):
         scaled_graph(skipping(), design)
 
 
-def test_design_file_names_processors_and_ends_alone():
+def test_design_file_states_only_processors_and_ends():
     branches = [BranchDraft("cpu", ends=("b",)), BranchDraft("gpu", ends=("end",))]
     built = resolve_design(DesignDraft([SegmentDraft(branches, "s1", "x", "end")]), skipping(), "test", {"cpu": 8, "gpu": 4}, "cpu")
     assert built.segments[0].join == "placed"
@@ -203,19 +203,19 @@ def test_design_file_names_processors_and_ends_alone():
 
 
 @given(st.lists(st.integers(0, 3), min_size=7, max_size=7))
-def test_any_division_that_hands_on_what_others_read_has_each_operator_once_and_reads_what_it_needs(numbers):
+def test_any_division_that_passes_on_shared_tensors_has_each_operator_once_and_reads_its_inputs(numbers):
     graph = skipping()
     names = [op.name for op in graph.ops if op.kind != "input"]
-    # an operator is in no earlier portion than what it reads
-    of: dict[str, int] = {}
+    # an operator is never in an earlier portion than its inputs
+    portion_of: dict[str, int] = {}
     for name, number in zip(names, numbers, strict=True):
-        of[name] = max([number, *(of[i] for i in graph.by_name[name].inputs if i != "x")])
-    inside = [{name for name in names if of[name] == number} for number in sorted(set(of.values()))]
-    ends = [operators_read_outside(graph, [op for op in graph.ops if op.name in current]) for current in inside]
-    built = subgraphs_of(graph, [f"p{i}" for i in range(len(inside))], ends)
-    assert [{op.name for op in portion.ops if op.kind != "input"} for portion in built] == inside
+        portion_of[name] = max([number, *(portion_of[i] for i in graph.by_name[name].inputs if i != "x")])
+    members = [{name for name in names if portion_of[name] == number} for number in sorted(set(portion_of.values()))]
+    ends = [operators_read_outside(graph, [op for op in graph.ops if op.name in current]) for current in members]
+    built = subgraphs_of(graph, [f"p{i}" for i in range(len(members))], ends)
+    assert [{op.name for op in portion.ops if op.kind != "input"} for portion in built] == members
     reads = [
-        dict.fromkeys(name for op in graph.ops if op.name in current for name in op.inputs if name not in current) for current in inside
+        dict.fromkeys(name for op in graph.ops if op.name in current for name in op.inputs if name not in current) for current in members
     ]
     assert [[op.name for op in portion.inputs] for portion in built] == list(map(list, reads))
     assert [list(portion.outputs) for portion in built] == list(map(list, ends))

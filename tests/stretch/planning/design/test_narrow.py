@@ -1,4 +1,4 @@
-"""Graphs with fewer channels: hidden units of tokens, heads among them, are left out as zeros would be."""
+"""Graphs with fewer channels: leaving out hidden units of tokens, including heads, equals setting them to zero."""
 
 import pytest
 
@@ -28,7 +28,7 @@ SHAPE = (1, 3, 8, 8)
 
 
 def narrowed_module(captured, chosen):
-    """The captured network with the chosen units of some groups, and its graph."""
+    """The captured network with only the chosen units of each group, and its graph."""
     graph, channels = captured.graph, channel_groups(captured.graph)
     units = {group: chosen.get(group, torch.arange(count)) for group, count in channels.units.items()}
     kept = {group: len(index) for group, index in units.items()}
@@ -67,7 +67,7 @@ def test_network_without_hidden_units_is_the_network_with_zeros_in_their_place(p
 
 
 def halves(part):
-    """A part of a network in two branches of hidden channels, or whole where it has none; whether heads are divided."""
+    """A part in two branches of hidden channels, or whole if it has none; and whether heads are divided."""
     alone = SegmentDesign(part.name, part.start, part.end, (BranchScale("cpu", part.depth, part.width, align=1),))
     try:
         tensor = divided_tensor(part.graph, hidden=True)
@@ -85,7 +85,7 @@ def halves(part):
 
 
 def divided(module, shape):
-    """The network with every part in two halves of its hidden channels, and how many parts are divided by heads."""
+    """The network with the hidden channels of every part in two halves, and the number of parts divided by heads."""
     captured = capture(module, shape, "net")
     cuts = frozenset(cut_points(captured.graph))
     parts = [halves(part) for stage in split_segments(captured.graph) for part in divide(captured.graph, stage, cuts)]

@@ -1,4 +1,4 @@
-"""Paths that a network has already: their finding, and that branches of them compute its results."""
+"""Parallel paths of a network are found, and branches made of them compute the network's results."""
 
 import pytest
 from hypothesis import given
@@ -22,7 +22,7 @@ def joined(ends, kind, *ops):
     return OpGraph.build("net", [Op("x", "input", attrs={"shape": (1, 4, 6, 6)}), *ops, Op("end", kind, tuple(ends))], "end")
 
 
-def test_paths_with_an_operator_in_common_are_one_with_what_lies_between():
+def test_paths_that_share_an_operator_are_one_path():
     ops = [conv("stem", "x"), conv("a", "stem"), conv("b", "x"), conv("c", "stem"), conv("d", "x")]
     assert find_paths(joined(("a", "b", "c", "d"), "concat", *ops)) == ((0, 3), (3, 4))
 
@@ -85,7 +85,7 @@ def test_branches_of_paths_compute_what_the_network_computes(captured, model, ki
 
 
 def stretches(graph, kind):
-    """Parts of a network that have paths of their own, each of which computes something."""
+    """Parts of a network with parallel paths that each compute something."""
     from itertools import pairwise
 
     from stretch.planning.network.segments import cut_points

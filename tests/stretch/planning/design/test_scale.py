@@ -57,11 +57,11 @@ def test_design_that_does_not_fit_is_refused_naming_the_segment(captured, change
     assert "s1" in caught.value.message
 
 
-def test_channels_that_cannot_be_scaled_are_kept_whatever_the_width():
+def test_channels_that_cannot_be_scaled_are_kept_at_any_width():
     net = Net(1, 3, 64, 64)
     net.conv(16, 3, 2)
     block = net.conv(16, 3, 2)
-    # half of a group of channels that change together: the group keeps its width
+    # the width asks for half of a group of channels that change together, so the group keeps its width
     net.add("slice", start=3, stop=9)
     net.add("add", block, net.conv(16))
     net.conv(32, 3, 2)
@@ -90,7 +90,7 @@ def test_depth_out_of_range_is_refused_with_the_range(captured, depth):
 
 
 @given(st.integers(1, 512), st.sampled_from([1, 2, 8, 24]), st.floats(0.05, 2.0), st.sampled_from([1, 4, 8, 16, 32]))
-def test_scaled_channels_are_a_multiple_of_the_slice_unless_too_few(units, per, ratio, align):
+def test_scaled_channels_are_a_multiple_of_the_alignment_unless_too_few(units, per, ratio, align):
     kept = scaled_units(units, per, ratio, align)
     assert kept >= 1
     if ratio == 1:
@@ -100,14 +100,14 @@ def test_scaled_channels_are_a_multiple_of_the_slice_unless_too_few(units, per, 
 
 
 @given(st.integers(1, 300).map(lambda n: n * 4), st.lists(st.integers(1, 400), min_size=1, max_size=3), st.sampled_from([1, 4, 8]))
-def test_partitions_add_up_and_leave_nobody_out(width, widths, align):
+def test_partitions_add_up_and_give_every_branch_channels(width, widths, align):
     shares = partitions(width, widths, align)
     assert sum(shares) == width
     assert min(shares) > 0
 
 
 @given(st.integers(3, 64), st.lists(st.integers(1, 400), min_size=2, max_size=3))
-def test_partitions_are_less_than_a_channel_off_their_proportion_unless_that_is_none(width, widths):
+def test_partitions_differ_from_their_proportion_by_less_than_a_channel_unless_that_is_none(width, widths):
     exact = [width * item / sum(widths) for item in widths]
     if min(exact) >= 1:
         assert all(abs(share - part) < 1 for share, part in zip(partitions(width, widths, 1), exact, strict=True))

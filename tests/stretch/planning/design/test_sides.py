@@ -24,7 +24,7 @@ def design_of(graph, **draft):
     return resolve_design(DesignDraft(**{"segments": [], **draft}), graph, "mi9", ALIGN, "cpu")
 
 
-def test_design_with_sides_is_read_as_it_was_written(graph, tmp_path):
+def test_design_with_sides_is_read_back_as_written(graph, tmp_path):
     design = design_of(graph, sides=[SideDesign("side1", "gpu")])
     file = tmp_path / "design.toml"
     file.write_text(design_to_toml(design))

@@ -14,21 +14,21 @@ pytestmark = pytest.mark.torch
 
 @pytest.mark.slow
 @given(networks())
-def test_every_operator_is_in_the_backbone_or_one_side_and_each_can_run_when_it_is_its_turn(module):
+def test_every_operator_is_in_the_backbone_or_one_side_and_parts_are_in_executable_order(module):
     graph = capture_traced(module, shapes(module)).graph
     backbone = backbone_of(graph)
     parts = [*backbone.before, backbone.graph, *backbone.after]
-    there = {op.name for op in graph.inputs}
+    available = {op.name for op in graph.inputs}
     for part in parts:
-        assert {op.name for op in part.inputs} <= there
+        assert {op.name for op in part.inputs} <= available
         names = [op.name for op in part.ops if op.kind != "input"]
-        assert not there & set(names)
-        there |= set(names)
-    assert (there, sum(part.macs for part in parts)) == (set(graph.by_name), graph.macs)
+        assert not available & set(names)
+        available |= set(names)
+    assert (available, sum(part.macs for part in parts)) == (set(graph.by_name), graph.macs)
     assert len(backbone.graph.inputs) == len(backbone.graph.outputs) == 1
 
 
-def test_sides_are_joined_where_there_are_too_many():
+def test_sides_are_merged_if_too_many():
     ops = [Op("input", "input", attrs={"shape": (1, 4, 8, 8)}), Op("a", "relu", ("input",))]
     ops += [Op(f"r{i}", "relu", ("a",)) for i in range(2 * MAX_SIDES)]
     graph = OpGraph.build("net", ops, [f"r{i}" for i in range(2 * MAX_SIDES)])

@@ -43,13 +43,13 @@ def test_cut_points_are_exactly_the_operators_whose_removal_separates_output_fro
     readers = {op.name: [o.name for o in graph.ops if op.name in o.inputs] for op in graph.ops}
 
     def reaches(start, without):
-        seen, todo = set(), [start]
-        while todo:
-            name = todo.pop()
-            if name not in seen and name != without:
-                seen.add(name)
-                todo += readers[name]
-        return graph.output in seen
+        visited, pending = set(), [start]
+        while pending:
+            name = pending.pop()
+            if name not in visited and name != without:
+                visited.add(name)
+                pending += readers[name]
+        return graph.output in visited
 
     separating = [op.name for op in graph.ops if op.name in (graph.input.name, graph.output) or not reaches(graph.input.name, op.name)]
     assert cut_points(graph) == separating
@@ -69,27 +69,27 @@ OWN_ENDS = [
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
-    ("model", "seen", "expected"),
+    ("model", "property_of", "expected"),
     [
         # a stage that starts with an identity skip keeps its first block
         ("resnet18", lambda graph: [b.removable for b in find_blocks(named(graph, "s1").graph)], [False, True]),
-        # a boundary is pushed past activation and pooling
+        # a boundary moves past activation and pooling
         ("resnet18", find_meeting_points, ["layer1_1_relu_1", "layer2_1_relu_1", "layer3_1_relu_1", "avgpool"]),
         ("resnet18", find_stem_end, "maxpool"),
-        # a resolution without a run takes its last narrowest cut
+        # a resolution without a run of blocks ends at its last narrowest cut
         ("efficientnet_b0", lambda graph: find_meeting_points(graph)[0], "features_1_0_block_2_1"),
         ("resnet18", lambda graph: [(s.name, s.start, s.end) for s in split_segments(graph, ["layer2_1_relu_1", "avgpool"])], OWN_ENDS),
-        # an entry is needed only behind an identity skip
+        # an entry is needed only after an identity skip
         ("resnet18", lambda graph: [named(graph, "s1").entry(width, 64) for width in (32, 64)], ["project", "none"]),
         ("resnet18", lambda graph: named(graph, "s2").entry(64, 64), "none"),
     ],
 )
-def test_stages_of_real_networks_meet_where_they_should(captured, model, seen, expected):
-    assert seen(captured(model).graph) == expected
+def test_stages_of_real_networks_end_at_the_expected_operators(captured, model, property_of, expected):
+    assert property_of(captured(model).graph) == expected
 
 
 @pytest.mark.torch
-def test_convolution_chains_are_units_where_there_are_no_skips(captured):
+def test_convolution_chains_are_units_without_skips(captured):
     segments = split_segments(captured("tiny_vgg").graph)
     shapes = next(s for s in segments if s.branchable).graph.by_name
     blocks = find_blocks(next(s for s in segments if s.branchable).graph)
@@ -100,7 +100,7 @@ def test_convolution_chains_are_units_where_there_are_no_skips(captured):
 STATED = {"kernel": "copy", "variant": "permute", "in_channels": 1, "out_channels": 1, "groups": 1, "taps": 1, "pixels": 1, "weights": 0}
 
 
-def test_tensor_whose_axes_may_mean_anything_is_no_feature_map():
+def test_tensor_with_axes_of_unknown_meaning_is_not_a_feature_map():
     graph = diamond()
     ops = [
         *graph.ops,
@@ -124,7 +124,7 @@ def isotropic(blocks):
     return OpGraph.build("isotropic", ops, last)
 
 
-def test_net_of_one_long_run_is_divided_into_parts_of_equal_cost_and_one_without_weights_is_not():
+def test_network_of_one_long_run_is_divided_into_parts_of_equal_cost_unless_it_has_no_weights():
     assert [s.depth for s in split_segments(isotropic(12)) if s.branchable] == [3, 3, 3, 3]
     graph = OpGraph.build("none", [Op("input", "input", attrs={"shape": (1, 3, 8, 8)}), Op("r", "relu", ("input",))], "r")
     assert find_meeting_points(graph) == []
@@ -145,8 +145,8 @@ def test_meeting_point_inside_a_block_or_out_of_order_is_refused(captured, split
     assert error is StretchError or "layer1" in caught.value.hint
 
 
-def test_branch_behind_a_grouped_convolution_that_multiplies_channels_needs_as_many_as_it_reads():
-    """As the last stage of FastViT: two grouped convolutions side by side, each of which writes two channels for one."""
+def test_branch_after_a_grouped_convolution_that_multiplies_channels_needs_as_many_as_it_reads():
+    """The last stage of FastViT has two parallel grouped convolutions that write two channels per input channel."""
     net = Net(1, 3, 8, 8)
     start = net.conv(8, 3)
     one = net.conv(16, 3, groups=8, act=None)
@@ -161,7 +161,7 @@ def test_branch_behind_a_grouped_convolution_that_multiplies_channels_needs_as_m
 MI9 = LatencyPredictor(specified("mi9"))
 
 
-def test_parts_are_blocks_and_what_is_behind_the_last_tensor_with_rows():
+def test_parts_are_blocks_and_the_operators_after_the_last_tensor_with_rows():
     graph = resnet50()
     stages = {stage.name: stage for stage in split_segments(graph)}
     clean = frozenset(cut_points(graph))
@@ -188,7 +188,7 @@ def tasks_of(graph, backends=BACKENDS):
     return find_tasks(graph, [fuse(graph, backend) for backend in backends])
 
 
-def test_parallel_chains_are_a_task_each_and_skips_do_not_part_a_chain():
+def test_parallel_chains_are_one_task_each_and_skips_do_not_split_a_chain():
     assert not tasks_of(small_resnet()).parallel
     for graph in (small_resnet(), resnet50()):
         tasks = tasks_of(graph)
@@ -204,12 +204,12 @@ def test_parallel_chains_are_a_task_each_and_skips_do_not_part_a_chain():
 def test_operators_that_any_backend_fuses_are_in_one_task():
     graph = joined(("s", "r"), "concat", conv("a", "x"), conv("b", "x"), Op("s", "add", ("a", "b")), Op("r", "relu", ("x",)))
     (task,) = [ops for ops in tasks_of(graph, ("tflite_gpu",)).ops if "s" in ops]
-    assert task == ("a", "b", "s")  # of which the second and the sum are one kernel, which waits for the first
+    assert task == ("a", "b", "s")  # the second convolution and the sum are one kernel, which waits for the first convolution
     assert ("b",) in tasks_of(graph, ("tflite_cpu",)).ops
 
 
 @pytest.mark.parametrize("processor", ["cpu", "gpu", "dsp"])
-def test_kernels_of_the_parts_are_those_of_the_whole(processor):
+def test_kernels_of_the_parts_are_the_kernels_of_the_whole(processor):
     graph = efficientnet_lite4()
     kernels = MI9.kernels(graph, processor)
     parts = [part for stage in split_segments(graph) for part in divide(graph, stage, clean_cuts(graph, [kernels]))]
@@ -250,7 +250,7 @@ def test_units_are_coarsened_to_whole_convolution_groups():
         ),
     ],
 )
-def test_slice_through_a_group_and_addition_of_differently_divided_tensors_freeze_what_they_read(ops, frozen):
+def test_slice_through_a_group_and_addition_of_differently_divided_tensors_freeze_their_inputs(ops, frozen):
     groups = groups_of(*ops)
     assert all(group in groups.frozen for name in frozen for group, _ in groups.pieces[name])
 
@@ -272,7 +272,7 @@ def inverted(*, gate=False, groups=24, relu=False, skip=True):
     return net.graph("block")
 
 
-def test_hidden_tensor_is_what_the_projection_reads_and_of_several_terms_the_one_of_most_work():
+def test_hidden_tensor_is_the_input_of_the_projection_or_of_the_most_expensive_term():
     graph = inverted()
     hidden = find_hidden(graph)
     assert (graph.by_name[hidden.tensor].shape[1], graph.by_name[hidden.projection].shape[1]) == (24, 8)
@@ -280,9 +280,9 @@ def test_hidden_tensor_is_what_the_projection_reads_and_of_several_terms_the_one
     assert divided_tensor(graph, hidden=True) == hidden.tensor
     net = Net(1, 8, 10, 10)
     body = net.conv(8, 3, act=None, source=net.conv(32, 3))
-    graph_of = net.add("add", net.conv(8, act=None, source="input"), body)
+    total = net.add("add", net.conv(8, act=None, source="input"), body)
     graph = net.graph("block")
-    assert (graph_of, graph.by_name[find_hidden(graph).tensor].shape[1]) == (graph.output, 32)
+    assert (total, graph.by_name[find_hidden(graph).tensor].shape[1]) == (graph.output, 32)
 
 
 def mixed(kind, **attrs):
@@ -319,13 +319,13 @@ def read_twice(*between):
         (read_twice(), True, "is read before its sum is complete"),
     ],
 )
-def test_what_is_in_the_way_of_a_division_is_named(graph, hidden, reason):
+def test_operator_that_prevents_a_division_is_named(graph, hidden, reason):
     with pytest.raises(StretchError, match=reason) as caught:
         divided_tensor(graph, hidden=hidden)
     assert caught.value.hint
 
 
-def test_what_a_dense_convolution_reads_is_needed_whole():
+def test_dense_convolution_needs_all_input_channels():
     graph = inverted()
     need = needed_channels(graph, {graph.output: Channels(2, 5)})
     hidden = find_hidden(graph)

@@ -1,4 +1,4 @@
-"""Plans for processors that slow each other down, or speed each other up, by the pair."""
+"""Plans for pairs of processors that slow each other down or speed each other up."""
 
 from itertools import permutations
 from pathlib import Path
@@ -26,7 +26,7 @@ FACTORS = st.fixed_dictionaries(dict.fromkeys(PAIRS, st.sampled_from((0.5, 0.8, 
 
 @settings(max_examples=examples(20))
 @given(FACTORS, st.sampled_from([("cpu", "gpu"), ("cpu", "gpu", "dsp")]))
-def test_search_equals_brute_force_and_no_timeline_takes_longer_than_it_says(factors, processors):
+def test_search_equals_brute_force_and_no_timeline_takes_longer_than_the_search_states(factors, processors):
     device = contending(specified("mi9"), factors)
     floor = 0.85 if len(processors) == 2 else 0.95
     space = make_space(GRAPH, device, processors, min_width=floor)
@@ -35,7 +35,7 @@ def test_search_equals_brute_force_and_no_timeline_takes_longer_than_it_says(fac
     assert found.ms == pytest.approx(fastest_by_brute_force(space, low, high, 1)[0])
     assert search_pruned(space, Totals(low, high, 1))[0].ms == pytest.approx(found.ms)
     run = timeline(GRAPH, as_design(GRAPH, found.segments(space.costs)), space.costs)
-    # a processor that another one speeds up slows down again once that one has finished, earlier than the search assumes
+    # a processor slows down again as soon as the processor that speeds it up has finished, earlier than the search assumes
     if min(factors.values()) >= 1:
         assert run.makespan_ms <= found.ms * (1 + 1e-9)
     if min(factors.values()) >= 1 and max(factors.values()) == 1:
@@ -43,7 +43,7 @@ def test_search_equals_brute_force_and_no_timeline_takes_longer_than_it_says(fac
 
 
 def profile_with(factors, folder):
-    """File of a profile whose processors change each other's speed."""
+    """The file of a profile whose processors change each other's speed."""
     lines = []
     for line in Path(kept("mi9")).read_text().splitlines():
         lines.append(line)
@@ -63,17 +63,17 @@ def test_simulation_takes_as_long_as_the_timeline(factors, tmp_path):
     import stretch
     from scheduler.bundle.load import load_bundle
 
-    # the profile as it is has measured constants, which a run takes once
+    # the unchanged profile has measured constants, which a run adds once
     device = "mi9" if factors is None else str(profile_with(dict(zip(PAIRS, factors, strict=True)), tmp_path))
     config = PlanConfig(processors=("cpu", "gpu", "dsp"), alpha=50, beta=50, balance=0.01)
-    made = stretch.branch("tiny_resnet", device, out=tmp_path / "bundle", weights="none", config=config)
+    result = stretch.branch("tiny_resnet", device, out=tmp_path / "bundle", weights="none", config=config)
     trace = predicted_trace(load_bundle(tmp_path / "bundle").manifest, load_device(device))
-    assert trace.makespan_ms == pytest.approx(made.plan.run.makespan_ms, abs=1e-5)
+    assert trace.makespan_ms == pytest.approx(result.plan.run.makespan_ms, abs=1e-5)
 
 
-def test_pair_that_speeds_up_makes_no_plan_slower():
+def test_processors_that_speed_each_other_up_make_no_plan_slower():
     config = PlanConfig(processors=("cpu", "gpu"), **LOOSE)
-    rate = {
+    makespan_ms = {
         factor: plan(GRAPH, contending(specified("mi9"), {("gpu", "cpu"): factor}), config).run.makespan_ms for factor in (0.6, 1.0, 1.5)
     }
-    assert rate[0.6] <= rate[1.0] <= rate[1.5]
+    assert makespan_ms[0.6] <= makespan_ms[1.0] <= makespan_ms[1.5]

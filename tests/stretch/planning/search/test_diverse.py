@@ -17,7 +17,7 @@ from tests.stretch.planning.spaces import every_design
     ],
 )
 @pytest.mark.slow
-def test_each_design_has_a_segment_like_none_before_and_shares_as_little_as_brute_force(text, name, kinds, processors):
+def test_each_design_has_a_new_segment_and_shares_as_little_as_brute_force_finds(text, name, kinds, processors):
     graph, space = GRAPHS[name], spaced(name, kinds, processors)
     low, high, goal = round(0.9 * graph.macs), round(1.5 * graph.macs), goal_of(text, space)
     best = search_best(space, Totals(low, high, 1), goal)
@@ -25,20 +25,20 @@ def test_each_design_has_a_segment_like_none_before_and_shares_as_little_as_brut
     values = [goal.value(space, item.picks) for item in result]
     assert result[0] is best
     assert all(value <= 2 * values[0] + 1e-6 for value in values)
-    every = [
+    feasible = [
         (picks, value) for picks, _, _ in every_design(space, low, high, 1) if (value := goal.value(space, picks)) <= 2 * values[0] + 1e-9
     ]
-    seen: dict = {}
+    uses: dict = {}
     for number, item in enumerate([*result, None]):
-        able = [(shared(picks, seen), value) for picks, value in every if any(signature(options) not in seen for options, _ in picks)]
+        pool = [(shared(picks, uses), value) for picks, value in feasible if any(signature(options) not in uses for options, _ in picks)]
         if item is None:
-            assert number == 4 or not able
+            assert number == 4 or not pool
             break
         if number:
-            assert (shared(item.picks, seen), values[number]) == pytest.approx(min(able))
-        for one in [signature(options) for options, _ in item.picks]:
-            seen[one] = seen.get(one, 0) + 1
+            assert (shared(item.picks, uses), values[number]) == pytest.approx(min(pool))
+        for segment in [signature(options) for options, _ in item.picks]:
+            uses[segment] = uses.get(segment, 0) + 1
 
 
-def shared(picks, seen):
-    return sum(seen.get(signature(options), 0) * options.span for options, _ in picks)
+def shared(picks, uses):
+    return sum(uses.get(signature(options), 0) * options.span for options, _ in picks)

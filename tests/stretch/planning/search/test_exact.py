@@ -20,7 +20,7 @@ GRAPH = small_resnet(blocks=(2, 2))
 
 
 @pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "gpu", "dsp")])
-def test_design_that_has_to_use_a_processor_is_the_fastest_of_those_that_do(processors):
+def test_design_that_must_use_a_processor_is_the_fastest_that_uses_it(processors):
     space = make_space(GRAPH, processors=processors, min_width=0.85)
     low, high = round(0.9 * GRAPH.macs), round(1.6 * GRAPH.macs)
     for name in processors:
@@ -36,7 +36,7 @@ def test_design_that_has_to_use_a_processor_is_the_fastest_of_those_that_do(proc
         assert any(name in options.processors for options, _ in search_result.picks)
 
 
-def test_search_within_a_loss_and_for_the_least_loss_equal_brute_force():
+def test_search_within_a_loss_bound_and_search_for_the_least_loss_equal_brute_force():
     space = make_space(GRAPH, min_width=0.85)
     low, high = round(0.9 * GRAPH.macs), round(1.6 * GRAPH.macs)
     designs = every_design(space, low, high, 1)
@@ -68,7 +68,7 @@ def test_blocks_of_merged_stages_are_dropped_evenly():
 
 
 def most_branched(space, at=0):
-    """Most branched segments in any division of the stages from `at` on, by trying every one."""
+    """Maximum number of branched segments over every division of the stages from `at` on."""
     if at == len(space.segments):
         return 0
     return max((len(o.candidates) > 1 and bool(o.allowed.any())) + most_branched(space, at + o.span) for o in space.options[at])
@@ -86,7 +86,7 @@ def test_most_meetings_counts_segments_that_can_branch_in_one_design(processors)
 
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("device", ["mi9", "pixel6"])
-def test_found_design_costs_at_its_own_widths_what_the_timeline_says(device):
+def test_found_design_takes_the_time_of_its_timeline(device):
     graph = small_resnet()
     space = make_space(graph, device)
     low, high = round(0.95 * graph.macs), round(1.05 * graph.macs)
@@ -108,7 +108,7 @@ SPACES = {join: make_space(SPACE_GRAPH, processors=("cpu", "gpu", "dsp"), join=j
 
 
 @given(st.data(), st.sampled_from(["project", "sum"]))
-def test_option_costs_what_the_timeline_of_its_design_says(data, join):
+def test_option_takes_the_time_of_its_design_on_the_timeline(data, join):
     space = SPACES[join]
     at = data.draw(st.sampled_from([1, 2]))
     options = data.draw(st.sampled_from(space.options[at]))
@@ -126,7 +126,7 @@ def test_option_costs_what_the_timeline_of_its_design_says(data, join):
         assert row.communication_ms <= options.exchange_ms[0, index] + 1e-9
 
 
-def test_output_that_the_host_does_not_hold_has_to_go_there():
+def test_output_on_another_processor_is_transferred_to_the_host():
     space = make_space(SPACE_GRAPH, processors=("gpu", "dsp"))
     assert space.finish_ms("cpu") == 0
     for holder in ("gpu", "dsp"):
@@ -135,7 +135,7 @@ def test_output_that_the_host_does_not_hold_has_to_go_there():
         assert 0 < space.finish_ms(holder) == pytest.approx(timeline(SPACE_GRAPH, design, space.costs).output_ms)
 
 
-def test_allowed_options_are_exactly_those_that_meet_every_rule():
+def test_exactly_the_options_that_meet_every_rule_are_allowed():
     space = make_space(SPACE_GRAPH, "pixel6", alpha=0.6, beta=1.1, balance=0.5)
     checked = 0
     for options in space.options[1]:

@@ -1,4 +1,4 @@
-"""Bands, channels and paths in the search: every option costs what its timeline says, and brute force finds no better."""
+"""Bands, channels and paths in the search: every option takes its time on the timeline, and brute force finds nothing better."""
 
 from itertools import combinations, permutations
 
@@ -46,12 +46,12 @@ def exact_space(graph, *kinds, processors=("cpu", "gpu"), **changes):
 
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "gpu", "dsp")])
-def test_every_banded_option_is_one_that_the_timeline_knows(processors):
-    """Each option of a run, alone in a design of whole parts, costs the same on the timeline."""
+def test_every_banded_option_takes_its_time_on_the_timeline(processors):
+    """Each option of a run takes the same time on the timeline of a design whose other parts are whole."""
     space = exact_space(TINY, "rows", processors=processors)
     host = space.holders.index(space.costs.host)
     wholes = [options[0] for options in space.options]
-    seen = 0
+    count = 0
     for at, options in enumerate(space.options):
         for segment_options in (o for o in options if o.division == "rows"):
             for index in range(0, len(segment_options.macs), 5):
@@ -64,11 +64,11 @@ def test_every_banded_option_is_one_that_the_timeline_knows(processors):
                 assert row.ms == pytest.approx(segment_options.ms[host, index])
                 assert row.communication_ms <= segment_options.exchange_ms[host, index] + 1e-9
                 assert 0 <= row.halo_macs <= 2 * len(row.branches) * MAX_HALO * row.segment.graph.macs
-                seen += 1
-    assert seen >= 9
+                count += 1
+    assert count >= 9
 
 
-def test_band_on_the_processor_that_holds_its_input_copies_its_rows_where_they_are_not_together():
+def test_band_on_the_processor_that_holds_its_input_copies_rows_that_are_not_contiguous():
     space = exact_space(GRAPH, "rows")
     gpu = space.holders.index("gpu")
     at, segment_options = next((i, o) for i, options in enumerate(space.options) for o in options if o.division == "rows" and i > 0)
@@ -79,7 +79,7 @@ def test_band_on_the_processor_that_holds_its_input_copies_its_rows_where_they_a
 
 
 @pytest.mark.parametrize(("divided", "merged"), [(False, False), (False, True), (True, False)])
-def test_bands_meet_only_where_they_may(divided, merged):
+def test_bands_meet_only_at_permitted_ends(divided, merged):
     space = make_space(GRAPH)
     parts = PartSpace(GRAPH, space, divided=divided, merged=merged)
     ends = {stage.end for stage in space.segments}
@@ -100,7 +100,7 @@ def test_network_with_nothing_to_split_is_refused_with_the_operator_that_mixes_r
 
 
 def small_network():
-    """One of each: an inverted residual, paths, and linear layers."""
+    """A network with an inverted residual, two paths, and linear layers."""
     net = Net(1, 16, 8, 8)
     net.conv(512, act="relu6")
     net.conv(512, 3, groups=512, act="relu6")
@@ -114,7 +114,7 @@ def small_network():
     return net.graph("small")
 
 
-def test_sum_before_a_rectifier_is_followed_by_it_on_the_host():
+def test_relu_after_a_sum_of_branches_runs_on_the_host():
     """A residual block ends with a ReLU, which needs the whole sum."""
     net = Net(1, 64, 14, 14)
     for _ in range(2):
@@ -135,13 +135,13 @@ def test_sum_before_a_rectifier_is_followed_by_it_on_the_host():
     assert len(segments) > len(search_result.picks)
     run = timeline(graph, as_design(graph, segments), space.costs)
     assert (run.makespan_ms, run.macs - run.repeated_macs) == (pytest.approx(search_result.ms), graph.macs)
-    gone = exact_space(graph, "graph", "rows", "channels", processors=("gpu", "dsp"))
-    assert not any(segment_options.tail for options in gone.options for segment_options in options)
+    without_host = exact_space(graph, "graph", "rows", "channels", processors=("gpu", "dsp"))
+    assert not any(segment_options.tail for options in without_host.options for segment_options in options)
 
 
 @given(st.fixed_dictionaries({name: st.sampled_from(["fp32", "fp16", "int8"]) for name in ("cpu", "gpu")}), st.booleans())
 def test_no_exact_plan_has_a_partial_sum_on_a_processor_in_int8(precision, with_dsp):
-    """Export would leave it in fp32; the DSP of the profile computes integers alone."""
+    """Export would leave the partial sum in fp32; the DSP of the profile runs only int8."""
     processors = ("cpu", "gpu", "dsp") if with_dsp else ("cpu", "gpu")
     supported = {name: at for name, at in precision.items() if at in specified("mi9").processor(name).precisions}
     space = exact_space(small_network(), "rows", "channels", "graph", processors=processors, precision=supported)
@@ -160,7 +160,7 @@ def split(graph, device, processors=()):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("device", ["host", "mi9", "pixel6"])
-def test_time_lies_between_the_ideal_and_never_splitting(device):
+def test_operator_split_time_is_between_the_lower_bound_and_no_split(device):
     graph = resnet50()
     result, processors, costs = split(graph, device)
     assert ideal_split_ms(graph, processors, costs.predictor, costs.precision) < result.makespan_ms
@@ -168,7 +168,7 @@ def test_time_lies_between_the_ideal_and_never_splitting(device):
 
 
 @pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "gpu", "dsp")])
-def test_design_is_exact_and_takes_the_time_that_is_stated(processors):
+def test_operator_split_design_is_exact_and_takes_the_stated_time(processors):
     graph = small_resnet(64)
     result, _, costs = split(graph, "mi9", processors)
     run = timeline(graph, result.design, costs)
@@ -178,7 +178,7 @@ def test_design_is_exact_and_takes_the_time_that_is_stated(processors):
 
 
 @given(st.integers(2, 120), st.integers(2, 4))
-def test_places_divide_the_rows_into_bands_that_follow_each_other(rows, count):
+def test_coarse_splits_divide_the_rows_into_consecutive_bands(rows, count):
     for split in coarse_splits(rows, count) if rows >= count else []:
         result = band_ranges(rows, split)
         assert (result[0][0], result[-1][1]) == (0, rows)
@@ -187,8 +187,8 @@ def test_places_divide_the_rows_into_bands_that_follow_each_other(rows, count):
 
 
 @given(st.integers(18, 120), st.lists(st.tuples(st.floats(0, 2), st.floats(0.05, 1)), min_size=2, max_size=3))
-def test_best_place_is_found_where_times_are_straight_lines(rows, lines):
-    """Each band takes a fixed time and so much for each row."""
+def test_best_split_is_found_if_times_are_linear_in_rows(rows, lines):
+    """Each band takes a fixed time plus a time per row."""
     count = len(lines)
 
     def slowest(split):
@@ -207,7 +207,7 @@ def test_best_place_is_found_where_times_are_straight_lines(rows, lines):
     assert min(map(slowest, [*tried, *more])) <= best + 1e-9
 
 
-def test_each_of_three_processors_may_lie_in_the_middle():
+def test_each_of_three_processors_may_have_the_middle_band():
     names = ("cpu", "gpu", "dsp")
 
     def orders(count, upright):
@@ -225,45 +225,45 @@ CLEAN = clean_cuts(SEAMS_GRAPH, [COSTS.predictor.kernels(SEAMS_GRAPH, p) for p i
 PARTS = [part for stage in STAGES for part in divide(SEAMS_GRAPH, stage, CLEAN)]
 
 
-def on(processors):
+def parts_on(processors):
     return [
         SegmentDesign(part.name, part.start, part.end, (BranchScale(p, part.depth, part.width, align=8),))
         for part, p in zip(PARTS, processors, strict=True)
     ]
 
 
-@pytest.mark.parametrize("where", range(1, len(PARTS)))
-def test_processors_change_where_they_did_and_the_time_is_the_same(where):
-    parts = on(["cpu"] * where + ["gpu"] * (len(PARTS) - where))
-    joined = merge_neighbours(SEAMS_GRAPH, STAGES, parts)
-    assert len(joined) <= len(STAGES) + 1
-    assert len({item.name for item in joined}) == len(joined)
-    changed = next(item.start for item in joined if item.branches[0].processor == "gpu")
-    assert changed == PARTS[where].start
-    before, after = (timeline(SEAMS_GRAPH, as_design(SEAMS_GRAPH, some), COSTS) for some in (parts, joined))
+@pytest.mark.parametrize("count", range(1, len(PARTS)))
+def test_merged_neighbours_keep_the_change_of_processors_and_the_time(count):
+    parts = parts_on(["cpu"] * count + ["gpu"] * (len(PARTS) - count))
+    merged = merge_neighbours(SEAMS_GRAPH, STAGES, parts)
+    assert len(merged) <= len(STAGES) + 1
+    assert len({item.name for item in merged}) == len(merged)
+    changed = next(item.start for item in merged if item.branches[0].processor == "gpu")
+    assert changed == PARTS[count].start
+    before, after = (timeline(SEAMS_GRAPH, as_design(SEAMS_GRAPH, segments), COSTS) for segments in (parts, merged))
     assert after.makespan_ms == pytest.approx(before.makespan_ms)
 
 
-def test_bands_keep_their_seams():
-    parts = on(["cpu"] * len(PARTS))
+def test_merged_neighbours_keep_the_ends_of_bands():
+    parts = parts_on(["cpu"] * len(PARTS))
     s1 = next(i for i, part in enumerate(PARTS) if part.name == "s1_2")
     branches = (BranchScale("cpu", 1, 128, align=8, rows=(0, 16)), BranchScale("gpu", 1, 128, align=4, rows=(16, 32)))
     parts[s1] = SegmentDesign("s1_2", PARTS[s1].start, PARTS[s1].end, branches, "rows")
-    names = [without_seam.name for without_seam in merge_neighbours(SEAMS_GRAPH, STAGES, parts)]
+    names = [part.name for part in merge_neighbours(SEAMS_GRAPH, STAGES, parts)]
     assert names == ["stem", "s1_1", "s1_2", "s1_3", "s2", "head"]
 
 
 @pytest.mark.parametrize(("kind", "count"), [("concat", 4), ("add", 3)])
-def test_every_way_along_paths_takes_what_the_timeline_says(kind, count):
+def test_every_division_of_paths_takes_its_time_on_the_timeline(kind, count):
     processors, device = ("cpu", "gpu", "dsp"), specified("mi9")
     ops = [conv(f"p{i}_{j}", f"p{i}_{j - 1}" if j else "x", 16) for i in range(count) for j in range(i + 1)]
     graph = joined([f"p{i}_{i}" for i in range(count)], kind, *ops)
     segment = cut_segment(graph, "s1", "x", "end")
     config = PlanConfig(processors=processors).resolve(device)
     space = DesignSpace.of([segment], processors, Costs(LatencyPredictor(device), config.precision), Rules.of(config))
-    every_way = path_candidates(space, segment)
-    assert {options.processors for options in every_way} == {order for n in (2, 3) for order in permutations(processors, n)}
-    for options in every_way:
+    candidates = path_candidates(space, segment)
+    assert {options.processors for options in candidates} == {order for n in (2, 3) for order in permutations(processors, n)}
+    for options in candidates:
         pairs = count - 1 if len(options.processors) == 2 else (count - 1) * (count - 2) // 2
         assert len(options.macs) == pairs
         for index in range(pairs):

@@ -33,7 +33,7 @@ from tests.stretch.planning.spaces import as_design, every_design, make_space, w
 from tests.stretch.planning.test_pareto import small_criteria, weigh
 
 TINY = small_resnet(96, blocks=(1, 1), mids=(64, 64))
-#: A stage of two blocks, which are parts by themselves where segments are divided.
+#: A stage of two blocks, which become separate parts if segments are divided.
 BLOCKS = small_resnet(64, blocks=(2, 1), mids=(64, 64))
 GRAPHS = {"resnet": TINY, "blocks": BLOCKS, "paths": small_network(), "cells": cells(2)}
 DEVICE = waiting()
@@ -93,7 +93,7 @@ def test_best_design_equals_brute_force(text, name, kinds, processors, merged):
 
 @settings(max_examples=examples(25), deadline=None)
 @given(st.data())
-def test_energy_of_a_design_is_that_of_its_timeline(data):
+def test_energy_of_a_design_equals_the_energy_of_its_timeline(data):
     name, kinds = data.draw(st.sampled_from([*KINDS, ("paths", ("rows",))]))
     processors = data.draw(st.sampled_from([("cpu", "gpu"), ("cpu", "gpu", "dsp")]))
     graph, space = GRAPHS[name], spaced(name, kinds, processors)
@@ -115,14 +115,14 @@ def test_energy_of_a_design_is_that_of_its_timeline(data):
     assert goal.value(space, picks) == pytest.approx(mj)
 
 
-def test_processor_that_only_waits_takes_no_power_where_it_has_no_work():
+def test_unused_processor_takes_no_power_even_if_waiting_takes_power():
     space = spaced("resnet", ("stretch",), ("cpu", "gpu", "dsp"))
     assert (len(goal_of("energy", space).power.groups), goal_of("latency", space)) == (7, LATENCY)
     without = make_space(TINY, processors=("cpu", "gpu", "dsp"))
     assert goal_of("energy", without).power.groups == [without.processors]
 
 
-def test_objective_that_does_not_add_up_is_searched_from_latency():
+def test_objective_that_is_not_additive_is_searched_from_latency():
     assert measure_of(read_objective("accuracy"), SimpleNamespace(), ("cpu", "gpu")) == LATENCY
 
 
@@ -141,7 +141,7 @@ def bounds(**request):
     return Bounds(GRAPH, space, PlanConfig(**request), Totals(*MACS, 1)), search_exact(space, Totals(*MACS, 1))
 
 
-def test_floor_that_the_fastest_design_meets_changes_nothing_and_more_budget_never_gives_less_accuracy():
+def test_accuracy_floor_that_the_fastest_design_meets_changes_nothing_and_more_budget_never_lowers_accuracy():
     current, (built, fastest) = predictor(), bounds(min_accuracy=0.01)
     assert built.satisfy_accuracy(fastest, current) is fastest
     accuracies = []
@@ -151,7 +151,7 @@ def test_floor_that_the_fastest_design_meets_changes_nothing_and_more_budget_nev
     assert accuracies == sorted(accuracies)
 
 
-def test_agreement_beyond_reach_names_the_highest_there_is_and_that_exact_segments_lose_nothing():
+def test_unreachable_agreement_is_refused_with_the_highest_agreement_and_a_hint_to_exact_kinds():
     current = made()
     space = merged_space()
     low, high = round(0.9 * space.segments[0].graph.macs), round(1.1 * sum(s.graph.macs for s in space.segments))
@@ -167,7 +167,7 @@ def test_agreement_beyond_reach_names_the_highest_there_is_and_that_exact_segmen
     assert current.value(loss_of(accurate_enough, current)) >= nearest
 
 
-def test_space_kept_to_some_processors_gives_work_to_no_other():
+def test_space_restricted_to_processors_gives_work_to_no_other():
     space = make_space(TINY, processors=("cpu", "gpu", "dsp"))
     part = restrict_processors(space, ("gpu", "dsp"))
     assert restrict_processors(space, space.processors) is space
@@ -188,7 +188,7 @@ NAMES = ("latency", "energy", "macs", "loss")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_design_of_least_of_one_thing_equals_brute_force(name):
+def test_minimum_of_one_criterion_equals_brute_force(name):
     criteria, every = small_criteria()
     assert criteria.value(name, criteria.minimize(name, {})[0]) == pytest.approx(min(criteria.value(name, item) for item in every))
 
@@ -198,19 +198,19 @@ def test_several_bounds_are_kept_at_once(bounded):
     criteria, every = small_criteria()
     ends = {name: sorted(criteria.value(name, item) for item in every) for name in bounded}
     bounds = {name: values[len(values) // 2] for name, values in ends.items()}
-    able = [item for item in every if all(criteria.value(name, item) <= most for name, most in bounds.items())]
+    feasible = [item for item in every if all(criteria.value(name, item) <= most for name, most in bounds.items())]
     least, _ = criteria.minimize("latency", bounds)
     assert all(criteria.value(name, least) <= most + 1e-6 for name, most in bounds.items())
-    assert least.ms == pytest.approx(min(item.ms for item in able))
+    assert least.ms == pytest.approx(min(item.ms for item in feasible))
     assert criteria.minimize("latency", {name: values[0] * 0.5 - 1 for name, values in ends.items()})[0] is None
 
 
-def test_designs_that_another_beats_and_copies_of_one_are_left_out():
+def test_dominated_and_duplicate_designs_are_left_out():
     criteria, every = small_criteria()
-    some = [*every[:200], every[0]]
-    values = [weigh(criteria, ("latency", "macs"), item) for item in some]
-    kept = non_dominated(some, values)
-    for number in range(len(some)):
+    designs = [*every[:200], every[0]]
+    values = [weigh(criteria, ("latency", "macs"), item) for item in designs]
+    kept = non_dominated(designs, values)
+    for number in range(len(designs)):
         beaten = any(all(b <= a + 1e-9 for a, b in zip(values[number], values[k], strict=True)) for k in kept)
         assert beaten
     assert len({values[k] for k in kept}) == len(kept)
@@ -232,7 +232,7 @@ def searched(name, kinds):
 
 
 @pytest.mark.parametrize(("name", "kinds"), KINDS)
-def test_time_work_and_size_are_those_of_the_timeline(name, kinds):
+def test_time_macs_and_parameters_equal_the_timeline(name, kinds):
     space, result, run = searched(name, kinds)
     for at, options in enumerate(space.options):
         assert all((option.tail or option.segment).end == space.segments[at + option.span - 1].end for option in options)
@@ -243,7 +243,7 @@ def test_time_work_and_size_are_those_of_the_timeline(name, kinds):
 SPACE = merged_space()
 
 
-def test_trials_keep_to_the_rules_and_compute_about_as_much_as_their_segment():
+def test_trials_keep_the_rules_and_compute_about_as_much_as_their_segment():
     for trial in trials(SPACE, 3):
         assert trial.options.allowed[:, trial.index].any()
         assert NEAR[0] <= trial.options.macs[trial.index] / trial.options.segment.graph.macs <= NEAR[1]
@@ -252,7 +252,7 @@ def test_trials_keep_to_the_rules_and_compute_about_as_much_as_their_segment():
         assert len(trial.stages(SPACE)) == trial.options.span
 
 
-def test_random_designs_branch_differ_are_the_same_for_a_seed_and_lie_in_the_range_or_are_fewer():
+def test_random_designs_are_branched_distinct_reproducible_and_in_range():
     designs = random_designs(SPACE, MEASURED.name, "mi9", 12, (0.9, 1.1), 3)
     assert designs == random_designs(SPACE, MEASURED.name, "mi9", 12, (0.9, 1.1), 3)
     assert len(set(designs)) == len(designs) == 12

@@ -22,7 +22,7 @@ from tests.stretch.planning.spaces import fastest_by_brute_force, make_space
 
 @st.composite
 def problems(draw, bounded=True):
-    """Layers whose options lead one or two further, what finishing costs, the range of multiply-accumulates and the most loss."""
+    """Layers whose options span one or two layers, the cost of each final state, the range of multiply-accumulates and the maximum loss."""
     states = draw(st.integers(1, 3))
     state = st.integers(0, states - 1)
     largest = draw(st.sampled_from([3, 50, 10**6]))
@@ -37,7 +37,7 @@ def problems(draw, bounded=True):
 
 
 def brute_force(layers, final, low, high, most, at=0, state=0, macs=0, ms=0.0, loss=0.0):
-    """The least time of all paths that are in the range and within the bound; infinite if there is none."""
+    """The shortest time of all paths in the range and within the loss bound; infinite without such a path."""
     if at == len(layers):
         return ms + final[state] if low <= macs <= high and loss <= most + 1e-9 else np.inf
     rows = zip(*(column.tolist() for column in vars(layers[at]).values()), strict=True)
@@ -52,7 +52,7 @@ def brute_force(layers, final, low, high, most, at=0, state=0, macs=0, ms=0.0, l
 
 
 @given(st.one_of(problems(bounded=False), problems()))
-def test_shortest_path_equals_brute_force_and_is_what_its_options_add_up_to(problem):
+def test_shortest_path_equals_brute_force_and_the_sum_of_its_options(problem):
     layers, final, low, high, most = problem
     result = shortest_path(layers, 0, final, low, high, most)
     best = brute_force(*problem)
@@ -78,7 +78,7 @@ def random_layers(seed, count, options, bounded):
     for _ in range(count):
         macs = rng.integers(10**6, 10**7, options)
         ms, zeros = macs / 1e6 * rng.uniform(0.5, 1.5, options), np.zeros(options, np.int64)
-        # what is slow loses little
+        # slow options lose little
         loss = np.exp(-ms / 4) * rng.uniform(0.5, 1.5, options) if bounded else np.zeros(options)
         built.append(Layer(zeros, zeros, macs, ms, np.arange(options), loss, zeros + 1))
     return built
@@ -89,7 +89,7 @@ def random_layers(seed, count, options, bounded):
     [(40, 22 * 10**6, 22 * 10**6 + 100_000, np.inf, 3), (18, 20 * 10**6, 24 * 10**6, 0.8, 2)],
     ids=["free", "bounded"],
 )
-def test_search_that_is_cut_off_states_a_gap_that_holds(monkeypatch, options, low, high, most, beam):
+def test_limited_search_states_a_valid_gap(monkeypatch, options, low, high, most, beam):
     layers = random_layers(3, 4, options, most < np.inf)
     exact = shortest_path(layers, 0, np.zeros(1), low, high, most)
     assert exact.optimal
@@ -104,7 +104,7 @@ def test_search_that_is_cut_off_states_a_gap_that_holds(monkeypatch, options, lo
 
 
 @given(problems())
-def test_bound_that_nothing_reaches_changes_nothing(problem):
+def test_loss_bound_above_every_path_changes_nothing(problem):
     layers, final, low, high, _ = problem
     result, free = shortest_path(layers, 0, final, low, high, 1e3), shortest_path(layers, 0, final, low, high)
     assert (result is None) == (free is None)
@@ -112,7 +112,7 @@ def test_bound_that_nothing_reaches_changes_nothing(problem):
         assert result.ms == pytest.approx(free.ms)
 
 
-def test_undominated_keeps_what_is_faster_or_loses_less():
+def test_remove_dominated_keeps_options_that_are_faster_or_lose_less():
     same, macs = np.zeros(5, int), np.array([5, 5, 5, 5, 6])
     ms, loss = np.array([1.0, 2.0, 3.0, 2.0, 9.0]), np.array([3.0, 1.0, 2.0, 1.0, 9.0])
     layer = Layer(same, same, macs, ms, np.arange(5), loss, same + 1)
@@ -124,7 +124,7 @@ GRAPH = small_resnet(16, blocks=(2, 2, 2), mids=(8, 16, 32))
 
 @cache
 def spaces(*processors):
-    """A space whose merged stages have all their scales, and the same with all options worked out."""
+    """A space of merged stages with all their scales, and the same space with all options enumerated."""
     space = merge_stages(GRAPH, make_space(GRAPH, processors=processors, min_width=0.5))
     return space, replace(space, offers=[[offer.full for offer in offers] for offers in space.offers])
 
@@ -135,14 +135,14 @@ def macs_of(low, high):
 
 @pytest.fixture(autouse=True)
 def always_pruned(monkeypatch):
-    """Small spaces are pruned, too."""
+    """Small spaces are pruned too."""
     monkeypatch.setattr(pruning, "MAX_ENUMERATED", 0)
 
 
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("n_meet", [0, 1, 2])
 @pytest.mark.parametrize("device", ["mi9", "pixel6"])
-def test_what_is_found_equals_brute_force(device, n_meet):
+def test_pruned_search_equals_brute_force(device, n_meet):
     graph = small_resnet(blocks=(2, 2))
     space = merge_stages(graph, make_space(graph, device, min_width=0.85))
     low, high = round(0.9 * graph.macs), round(1.6 * graph.macs)
@@ -151,7 +151,7 @@ def test_what_is_found_equals_brute_force(device, n_meet):
     assert pruned.ms == pytest.approx(fastest_by_brute_force(space, low, high, n_meet)[0])
 
 
-def test_too_many_options_within_the_slack_leave_a_gap_that_is_told(monkeypatch):
+def test_too_many_options_within_the_slack_leave_a_stated_gap(monkeypatch):
     _, every = spaces("cpu", "gpu", "dsp")
     monkeypatch.setattr(design_space, "MAX_COMBINATIONS", 0)
     space = merge_stages(GRAPH, make_space(GRAPH, processors=("cpu", "gpu", "dsp"), min_width=0.5))
@@ -164,18 +164,18 @@ def test_too_many_options_within_the_slack_leave_a_gap_that_is_told(monkeypatch)
     assert pruned.ms >= best.ms - 1e-9
 
 
-def test_links_that_take_endless_time_are_not_used():
+def test_very_slow_links_are_not_used():
     space, _ = spaces("cpu", "gpu")
     device, change = space.costs.predictor.device, msgspec.structs.replace
     slow = {name: change(link, map_ms=change(link.map_ms, value=1e9)) for name, link in device.links.items()}
-    far, totals = make_space(GRAPH, change(device, links=slow), min_width=0.5), Totals(*macs_of(0.9, 1.1), 0)
-    assert search_pruned(far, totals)[0].ms == pytest.approx(search_exact(far, totals).ms)
+    slow_space, totals = make_space(GRAPH, change(device, links=slow), min_width=0.5), Totals(*macs_of(0.9, 1.1), 0)
+    assert search_pruned(slow_space, totals)[0].ms == pytest.approx(search_exact(slow_space, totals).ms)
 
 
 @pytest.mark.parametrize("macs", [(0.97, 1.03), (2.0, 2.1), (9.0, 9.1)])
-def test_some_design_is_found_where_there_is_one(macs):
+def test_coarse_search_finds_a_design_exactly_if_one_exists(macs):
     (space, every), totals = spaces("cpu", "gpu"), Totals(*macs_of(*macs), 1)
-    some, best = search_coarse(space, totals), search_exact(every, totals)
-    assert (some is None) == (best is None)
-    if some is not None:
-        assert some.ms >= best.ms - 1e-9
+    coarse, best = search_coarse(space, totals), search_exact(every, totals)
+    assert (coarse is None) == (best is None)
+    if coarse is not None:
+        assert coarse.ms >= best.ms - 1e-9

@@ -1,4 +1,4 @@
-"""Tasks of a network placed on processors, against all placements and bounds."""
+"""Placements of a network's tasks on processors, compared with all placements and with bounds."""
 
 from contextlib import nullcontext
 from itertools import permutations, product
@@ -32,10 +32,10 @@ def problems(draw, most=5, processors=2):
     for number in range(count):
         sources = draw(st.sets(st.integers(ARRIVING, number - 1), min_size=1, max_size=3))
         reads.append({(source, "x" if source == ARRIVING else f"t{source}") for source in sources})
-    # whatever nobody reads is read by the last
-    read = {source for some in reads for source, _ in some}
+    # the last task reads every tensor that no other task reads
+    read = {source for tensors in reads for source, _ in tensors}
     reads[-1] |= {(number, f"t{number}") for number in range(count - 1) if number not in read}
-    tasks = TaskGraph(tuple((f"t{number}",) for number in range(count)), tuple(tuple(sorted(some)) for some in reads))
+    tasks = TaskGraph(tuple((f"t{number}",) for number in range(count)), tuple(tuple(sorted(tensors)) for tensors in reads))
     ms = np.array(draw(st.lists(st.lists(times, min_size=processors, max_size=processors), min_size=count, max_size=count)))
     link = draw(st.lists(times, min_size=count + 1, max_size=count + 1))
     sizes = dict(zip(["x", *(f"t{number}" for number in range(count))], link, strict=True))
@@ -44,38 +44,38 @@ def problems(draw, most=5, processors=2):
 
 
 def brute_force(problem):
-    """Every assignment with every order of preference."""
+    """The shortest time of every assignment with every order of preference."""
     count, best = len(problem.tasks), np.inf
     orders = [
         order
         for order in permutations(range(count))
         if all(order.index(source) < order.index(task) for task in range(count) for source in problem.tasks.sources[task])
     ]
-    for some in product(range(problem.count), repeat=count - 1):
-        processors = (*some, problem.end)
+    for assignment in product(range(problem.count), repeat=count - 1):
+        processors = (*assignment, problem.end)
         for order in orders:
             best = min(best, simulated(problem, processors, order))
     return best
 
 
 def simulated(problem, processors, order):
-    """A processor that is free takes the first task, in this order, that can start; step by step, from ends alone."""
+    """The makespan if each free processor starts the first ready task in this order, computed step by step from end times."""
     ends, free, waiting = {}, [0.0] * problem.count, list(order)
     now = 0.0
     while waiting:
-        for place_of in range(problem.count):
-            able = [
+        for target in range(problem.count):
+            ready = [
                 t
                 for t in waiting
-                if processors[t] == place_of and free[place_of] <= now and all(ends.get(s, np.inf) <= now for s in problem.tasks.sources[t])
+                if processors[t] == target and free[target] <= now and all(ends.get(s, np.inf) <= now for s in problem.tasks.sources[t])
             ]
-            if able:
-                task = able[0]
+            if ready:
+                task = ready[0]
                 moved = sum(
-                    problem.moving[tensor][problem.holder if source == ARRIVING else processors[source]][place_of]
+                    problem.moving[tensor][problem.holder if source == ARRIVING else processors[source]][target]
                     for source, tensor in problem.tasks.reads[task]
                 )
-                ends[task] = free[place_of] = now + problem.ms[task][place_of] + moved
+                ends[task] = free[target] = now + problem.ms[task][target] + moved
                 waiting.remove(task)
         now = min((end for end in ends.values() if end > now), default=now)
     return max(ends.values())
@@ -83,7 +83,7 @@ def simulated(problem, processors, order):
 
 @settings(max_examples=examples(40))
 @given(problems())
-def test_placement_is_one_of_all_and_no_slower_than_one_processor(problem):
+def test_placement_is_no_faster_than_brute_force_and_no_slower_than_one_processor(problem):
     result, order = place(problem), range(len(problem.tasks))
     assert result.processors[-1] == problem.end
     alone = min(problem.time([processor] * (len(order) - 1) + [problem.end], order) for processor in range(problem.count))
@@ -92,19 +92,19 @@ def test_placement_is_one_of_all_and_no_slower_than_one_processor(problem):
 
 
 @given(problems(most=8))
-def test_rank_of_a_task_is_above_that_of_what_reads_it(problem):
+def test_rank_of_a_task_is_above_the_ranks_of_its_readers(problem):
     rank = ranks(problem)
     for task in range(len(problem.tasks)):
         assert all(rank[task] > rank[reader] for reader in problem.tasks.readers[task])
 
 
-def test_list_scheduling_balances_tasks_that_share_nothing():
+def test_list_scheduling_balances_independent_tasks():
     tasks = TaskGraph(tuple((f"t{i}",) for i in range(5)), (*[((ARRIVING, "x"),)] * 4, tuple((i, f"t{i}") for i in range(4))))
     placed = place(PlacementProblem(tasks, np.array([[1.0, 1.0]] * 4 + [[0.5, 0.5]]), lambda tensor, a, b: 0.0, 0, 0))
     assert placed.ms == pytest.approx(2.5)
 
 
-def test_tensor_that_several_of_a_group_read_crosses_once():
+def test_tensor_with_several_readers_in_a_group_is_transferred_once():
     tasks = TaskGraph((("a",), ("b",), ("c",)), (((ARRIVING, "x"),), ((0, "a"),), ((0, "a"), (1, "b"))))
     problem = PlacementProblem(tasks, np.ones((3, 2)), lambda tensor, a, b: 0.0 if a == b else 10.0, 0, 1)
     assert problem.jobs([(0,), (1, 2)], (0, 1, 1)) == [Job("0", 1.0, ()), Job("1", 12.0, (0,))]
@@ -131,7 +131,7 @@ def test_chain_and_small_work_are_not_placed(make):
 
 
 def cells(count=3, channels=128, size=28):
-    """Modules of two chains each, the second of which also reads what skips over the module before."""
+    """Modules of two chains each; the second chain also reads a tensor that skips over the previous module."""
     ops = [Op("x", "input", attrs={"shape": (1, channels, size, size)})]
     skipped, last = "x", "x"
     for i in range(count):

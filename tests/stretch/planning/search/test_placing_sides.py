@@ -25,7 +25,7 @@ PROCESSORS = ("cpu", "gpu")
 
 @given(networks())
 @settings(max_examples=examples(20), deadline=None)
-def test_placement_is_no_slower_than_all_on_one_and_no_single_move_makes_it_faster(module):
+def test_placement_is_no_slower_than_one_processor_and_no_single_move_makes_it_faster(module):
     graph = capture_traced(module, shapes(module)).graph
     design = resolve_design(DesignDraft([]), graph, "mi9", {"cpu": 4, "gpu": 4}, "cpu")
     placed = place_sides(graph, design, COSTS, PROCESSORS)

@@ -1,4 +1,4 @@
-"""Designs without blocks whose absence was measured, next to segments that are divided exactly."""
+"""Designs that drop blocks with measured losses, next to segments that are divided exactly."""
 
 from functools import cache
 
@@ -28,7 +28,7 @@ class Block(nn.Module):
 
 
 def layers(without=()):
-    """Convolutions and residual blocks of two widths, some of which are left out."""
+    """Convolutions and residual blocks of two widths, except the blocks in `without`."""
     torch.manual_seed(0)
     parts = [nn.Conv2d(3, 32, 3, padding=1), *(Block(32) for _ in range(3)), nn.Conv2d(32, 64, 3, stride=2, padding=1)]
     parts += [*(Block(64) for _ in range(3)), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)]
@@ -41,7 +41,7 @@ def captured():
 
 
 def planned(least, lost, **options):
-    """A plan that loses little without some blocks, given by their names, and much with scaled copies."""
+    """A plan in which dropping a block costs its measured loss (`lost`, by name) and scaled copies lose much."""
     graph = captured().graph
     stages = plan(graph, specified("pixel6"), PlanConfig(processors=("cpu", "gpu"), kinds=("rows",), lossless=True)).stages
     row = (0.0, 0.0, 0.0, -0.5, -0.5, -0.5, 0.7)
@@ -65,7 +65,7 @@ def missing(result):
     return [result.run.segments[i].segment.blocks[n].ops for i, part in enumerate(result.design.segments) for n in part.branches[0].dropped]
 
 
-def test_network_lacks_the_blocks_that_hardly_matter_and_computes_what_the_original_does_without_them():
+def test_blocks_of_little_loss_are_dropped_and_the_network_equals_the_original_without_them():
     result = planned(0.9, {"2": 0.03, "7": 0.04, "6": 0.6})
     design = result.design
     assert result.run.makespan_ms < planned(1.0, {"2": 0.03, "7": 0.04}).run.makespan_ms
@@ -77,7 +77,7 @@ def test_network_lacks_the_blocks_that_hardly_matter_and_computes_what_the_origi
 
 
 @pytest.mark.parametrize(("least", "options"), [(1.0, {}), (0.9, {"keep": ("s1", "s2")})])
-def test_all_blocks_stay_in_stages_that_are_kept_and_where_nothing_may_be_lost(least, options):
+def test_all_blocks_stay_in_kept_stages_and_if_no_loss_is_allowed(least, options):
     result = planned(least, {"2": 0.03, "7": 0.04}, **options)
     assert result.exact
     assert not missing(result)
