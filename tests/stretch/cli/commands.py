@@ -1,4 +1,4 @@
-"""Calling the command line, in this process and in others."""
+"""Run the command line, in this process and in other processes."""
 
 import contextlib
 import io
@@ -16,13 +16,13 @@ import pytest
 
 from stretch.cli import VERBS, app
 
-#: A tiny network branches only where an exchange may take longer than its segment.
+#: A tiny network branches only if a transfer may take longer than its segment.
 LOOSE = ("--alpha", "100")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a command ended."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -30,7 +30,7 @@ class Outcome:
 
     @property
     def message(self) -> str:
-        """The error's sentence, after checking that stderr ends with it and a hint alone."""
+        """The error's sentence, after checking that stderr ends with this sentence and at most a hint."""
         _, result, end = f"\n{self.err}".rpartition("\nerror: ")
         assert result, self.err
         lines = end.splitlines()
@@ -48,57 +48,57 @@ class Outcome:
         return self.err.partition("\nhint: ")[2].strip()
 
 
-def call(capsys: pytest.CaptureFixture[str], *words: object) -> Outcome:
+def call(capsys: pytest.CaptureFixture[str], *args: object) -> Outcome:
     """Run the command line in this process."""
     capsys.readouterr()
     with pytest.raises(SystemExit) as stop:
-        app([str(word) for word in words])
+        app([str(arg) for arg in args])
     return Outcome(stop.value.code, *capsys.readouterr())
 
 
-def succeed(capsys: pytest.CaptureFixture[str], *words: object) -> Outcome:
-    done = call(capsys, *words)
-    assert done.code == 0, done.out + done.err
-    return done
+def succeed(capsys: pytest.CaptureFixture[str], *args: object) -> Outcome:
+    outcome = call(capsys, *args)
+    assert outcome.code == 0, outcome.out + outcome.err
+    return outcome
 
 
-def perform(*words: object) -> Outcome:
-    """Run the command line in this process where no test captures what it prints, as in a fixture."""
+def perform(*args: object) -> Outcome:
+    """Run the command line in this process and capture its output without `capsys`, as a fixture of a module must."""
     with (
         contextlib.redirect_stdout(io.StringIO()) as out,
         contextlib.redirect_stderr(io.StringIO()) as err,
         pytest.raises(SystemExit) as stop,
     ):
-        app([str(word) for word in words])
+        app([str(arg) for arg in args])
     return Outcome(stop.value.code, out.getvalue(), err.getvalue())
 
 
-def spawn(code: str, *words: object, cwd: Path | None = None) -> Outcome:
+def spawn(code: str, *args: object, cwd: Path | None = None) -> Outcome:
     """Run the command line in a fresh process, after the statements in `code`."""
-    command = [sys.executable, "-P", "-c", f"{code}\nfrom stretch.cli import app\napp()", *map(str, words)]
+    command = [sys.executable, "-P", "-c", f"{code}\nfrom stretch.cli import app\napp()", *map(str, args)]
     result = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, env=os.environ)
     return Outcome(result.returncode, result.stdout, result.stderr)
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder, hidden ones included, and every empty folder; none of the modules that Python compiles as it reads them."""
+    """Contents by path of every file below a folder, hidden files and empty folders included, compiled Python modules excluded."""
     paths = (path for path in sorted(folder.rglob("*")) if "__pycache__" not in path.parts)
     return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b"" for path in paths}
 
 
-#: Words of a printed command in place of a value of the user's.
+#: Placeholders in a printed command for values of the user.
 PLACES = frozenset({"FOLDER", "FILE", "DIR", "user@host"})
 
 
 def printed(text: str) -> list[list[str]]:
-    """The words of every command in a text that can be run as it is: within backticks, or at the end of a line."""
+    """Arguments of every complete command in a text, in backticks or at the end of a line."""
     found = re.findall(rf"`stretch ([^`]*)`|\bstretch ((?:{'|'.join(VERBS)}) [^`\n]*)$", text, re.MULTILINE)
     commands = [shlex.split(one or other) for one, other in found]
-    return [words for words in commands if len(words) > 1 and not PLACES & set(words)]
+    return [command for command in commands if len(command) > 1 and not PLACES & set(command)]
 
 
 def follow(capsys: pytest.CaptureFixture[str], text: str, *more: object) -> list[Outcome]:
-    """Run every command in a text, with words behind each; there is one at least, and all succeed."""
+    """Run every command in a text with `more` arguments appended; fail without a command or if one fails."""
     commands = printed(text)
     assert commands, text
-    return [succeed(capsys, *words, *more) for words in commands]
+    return [succeed(capsys, *command, *more) for command in commands]

@@ -8,21 +8,21 @@ __all__ = ["bundle_dir", "bundles"]
 
 @pytest.fixture
 def stretch(capsys):
-    """Runs the command line; gives exit code, stdout (decoded if `--json`) and stderr."""
+    """Function that runs the command line and returns exit code, stdout (decoded with `--json`) and stderr."""
 
-    def answer(*words):
-        done = call(capsys, *words)
-        return done.code, done.data if "--json" in words else done.out, done.err
+    def answer(*args):
+        outcome = call(capsys, *args)
+        return outcome.code, outcome.data if "--json" in args else outcome.out, outcome.err
 
     return answer
 
 
 @pytest.fixture
 def succeeds(capsys):
-    """Runs a command line that must succeed; gives stdout (decoded if `--json`) and stderr."""
+    """Function that runs the command line, requires success and returns stdout (decoded with `--json`) and stderr."""
 
-    def answer(*words):
-        done = succeed(capsys, *words)
-        return done.data if "--json" in words else done.out, done.err
+    def answer(*args):
+        outcome = succeed(capsys, *args)
+        return outcome.data if "--json" in args else outcome.out, outcome.err
 
     return answer

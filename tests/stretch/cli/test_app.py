@@ -1,4 +1,4 @@
-"""The command line as a whole: verbs, usage errors, version, what verbs list, and how a shell completes their names."""
+"""The whole command line: verbs, usage errors, version, lists, and completion in a shell."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def test_help_of_every_verb_begins_with_two_examples_whose_options_exist(capsys)
         assert len(examples) == 2
         for example in examples:
             assert f"  {example}\n" in text.partition("Arguments:")[0]
-            flags = [word for word in example.split() if word.startswith("--")]
+            flags = [arg for arg in example.split() if arg.startswith("--")]
             assert all(re.search(rf"{flag}\b", text.partition("Common:")[2] + text + remote) for flag in flags), example
         assert all(f"{flag}" in text for flag in COMMON.get(name, "").split()), name
         for short, long in (("-d", "--device"), ("-o", "--out"), ("-q", "--quiet")):
@@ -47,7 +47,7 @@ def test_help_of_every_verb_begins_with_two_examples_whose_options_exist(capsys)
         assert not re.search(r"list\[|range>|default: \(", text)
 
 
-def test_version_is_printed_and_usage_errors_name_the_closest_verb_or_are_one_object(capsys):
+def test_version_is_printed_and_usage_errors_name_the_closest_verb_or_are_one_json_object(capsys):
     assert succeed(capsys, "--version").out == "nn-stretch 0.1.0\n"
     wrong = call(capsys, "profil")
     assert (wrong.code, wrong.out) == (2, "")
@@ -58,13 +58,13 @@ def test_version_is_printed_and_usage_errors_name_the_closest_verb_or_are_one_ob
     assert "Choose from: devices, models," in call(capsys, "list").err
 
 
-def test_options_of_phones_and_boards_are_shown_where_they_are_asked_for(capsys):
+def test_options_of_phones_and_boards_are_shown_by_help_remote(capsys):
     text, remote = (succeed(capsys, "run", flag).out for flag in ("--help", "--help-remote"))
     assert ("--benchmark-model" in text, "stretch run --help-remote" in text) == (False, True)
     assert all(flag in remote for flag in ("--benchmark-model", "--ssh-config", "--wheels"))
 
 
-def test_reader_that_stops_early_gets_no_traceback():
+def test_closed_output_pipe_gives_no_traceback():
     command = f"{sys.executable} -c 'from stretch.cli import app; app()' list devices | true"
     assert subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True).stderr == ""
 
@@ -75,35 +75,35 @@ def test_every_delegate_is_listed(succeeds):
     assert items["cpu"]["module"] == "scheduler.delegates.cpu"
 
 
-def test_one_device_tells_its_chip_processors_sources_and_what_is_left_out(succeeds):
+def test_details_of_a_device_show_its_chip_processors_sources_and_omitted_processors(succeeds):
     short, _ = succeeds("list", "devices", "s24")
     assert (len(short.splitlines()) <= 14, "measurements" in short) == (True, True)
     assert "--device 'Galaxy S24'" in succeeds("list", "devices", "Galaxy S24")[0]
     text, profile = " ".join(succeeds("list", "devices", "s24", "--details")[0].split()), load_device("s24")
-    said = ("SM8650", "npu: fp16, int8", "from a fit to measurements", "device s24", "gpu: left out; its times were never measured")
-    assert [words for words in (*said, *profile.sources.values()) if " ".join(words.split()) not in text] == []
+    expected = ("SM8650", "npu: fp16, int8", "from a fit to measurements", "device s24", "gpu: left out; its times were never measured")
+    assert [part for part in (*expected, *profile.sources.values()) if " ".join(part.split()) not in text] == []
     [item] = succeeds("list", "devices", "sm8650", "--json")[0]["items"]
     assert (item["id"], item["left_out"], item["sources"]) == ("s24", profile.left_out, profile.sources)
 
 
 @pytest.mark.slow
-def test_report_warns_of_a_distribution_that_owns_a_package_of_ours(tmp_path):
-    stranger = tmp_path / "scheduler-9.0.dist-info"
-    stranger.mkdir()
-    (stranger / "METADATA").write_text("Metadata-Version: 2.1\nName: scheduler\nVersion: 9.0\n")
-    (stranger / "top_level.txt").write_text("scheduler\n")
+def test_list_env_warns_of_a_foreign_distribution_that_owns_one_of_our_packages(tmp_path):
+    foreign = tmp_path / "scheduler-9.0.dist-info"
+    foreign.mkdir()
+    (foreign / "METADATA").write_text("Metadata-Version: 2.1\nName: scheduler\nVersion: 9.0\n")
+    (foreign / "top_level.txt").write_text("scheduler\n")
     command = [sys.executable, "-P", "-c", "from stretch.cli import app; app()", "list", "env", "--json"]
     result = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | {"PYTHONPATH": str(tmp_path)})
     assert "`scheduler`" in result.stderr
     assert "pip uninstall scheduler" in json.loads(result.stdout)["warnings"][0]
 
 
-def completed(home, *words):
-    """Completions of the last of the words, in a bash without anybody's settings."""
-    quoted = " ".join(f"'{word}'" for word in words)
+def completed(home, *args):
+    """Completions of the last argument in a bash without user settings."""
+    quoted = " ".join(f"'{arg}'" for arg in args)
     script = (
         'script="$(stretch --show-completion)"; eval "$script"; '
-        f"COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _stretch_completion stretch; "
+        f"COMP_WORDS=({quoted}); COMP_CWORD={len(args) - 1}; _stretch_completion stretch; "
         'printf "%s\\n" "${COMPREPLY[@]}"'
     )
     env = {**os.environ, "HOME": str(home), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
@@ -114,7 +114,7 @@ def completed(home, *words):
 
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize(
-    ("words", "choices"),
+    ("args", "choices"),
     [
         (("stretch", ""), set(VERBS)),
         (("stretch", "branch", "--dev"), {"--device"}),
@@ -129,8 +129,8 @@ def completed(home, *words):
     ],
     ids=lambda value: " ".join(value if isinstance(value, tuple) else sorted(value)),
 )
-def test_bash_completes_verbs_flags_devices_and_models(tmp_path, words, choices):
-    assert completed(tmp_path, *words) == choices
+def test_bash_completes_verbs_flags_devices_and_models(tmp_path, args, choices):
+    assert completed(tmp_path, *args) == choices
 
 
 @pytest.mark.torch
@@ -144,7 +144,7 @@ def test_models_are_listed_by_a_wildcard_with_their_family_and_in_detail(stretch
     assert answer["items"][0]["stages"][0]["shape"][2:] == [64, 64]
 
 
-def test_every_package_that_an_extra_of_a_delegate_brings_has_its_version_told():
+def test_every_package_of_a_delegates_extra_is_listed_with_its_version():
     extras = {"opencl", "litert", "openvino", "ncnn", "qnn"}
     brought = [line for line in metadata.requires("nn-stretch") if any(f"extra == '{extra}'" in line for extra in extras)]
     names = {re.match(r"[\w.-]+", line)[0] for line in brought}

@@ -1,4 +1,4 @@
-"""Bad input and bad bundles: one sentence, the right exit code, nothing computed and nothing left behind."""
+"""Bad input and bad bundles give one sentence and the right exit code, compute nothing and leave no files."""
 
 import contextlib
 import resource
@@ -17,15 +17,15 @@ BRANCH = ("branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", *L
 @pytest.fixture
 def folder(tmp_path):
     """A folder that must be empty again when a command has failed."""
-    place = tmp_path / "place"
-    place.mkdir()
-    yield place
-    assert tree(place) == {}
+    path = tmp_path / "place"
+    path.mkdir()
+    yield path
+    assert tree(path) == {}
 
 
 @contextlib.contextmanager
 def small_disk():
-    """No file may become larger than a few kilobytes."""
+    """Limit the size of files to a few kilobytes."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
     try:
@@ -34,7 +34,7 @@ def small_disk():
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_file_that_the_disk_cannot_take_ends_in_one_sentence(capsys, folder):
+def test_full_disk_ends_in_one_sentence(capsys, folder):
     with small_disk():
         result = call(capsys, *BRANCH, "--out", folder / "bundle")
     assert result.code == 1
@@ -52,7 +52,7 @@ def test_earlier_bundle_survives_when_its_successor_cannot_be_written(capsys, tm
 
 
 def interrupting(monkeypatch, begins):
-    """Let a verb's progress raise the signal of Ctrl-C at the first step for which `begins` is true."""
+    """Send Ctrl-C at the first step of a verb's progress for which `begins` is true."""
     progress = Output.progress
 
     @contextlib.contextmanager
@@ -76,7 +76,7 @@ PHASES = (
     "plan",
     "transform",
     "export",
-    "export stem.",  # on whichever processor the plan has it
+    "export stem.",  # on any processor
     "export model",
     "export controls",
     "export checks",

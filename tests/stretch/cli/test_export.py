@@ -21,7 +21,7 @@ def floats(tmp_path_factory):
 
 @pytest.fixture
 def trained(floats, tmp_path):
-    """The bundle as if its weights were trained, planned as int8 on the dsp."""
+    """The bundle marked as trained and planned in int8 on the dsp."""
 
     def change(data):
         data["weights"]["source"] = "default"
@@ -46,7 +46,7 @@ def test_conversion_ends_with_the_command_that_runs_the_bundle(capsys, floats, t
     assert ran.out.startswith("Results are correct: ")
 
 
-def test_repair_warns_of_what_stays_in_fp32(succeeds, floats, tmp_path):
+def test_repair_warns_of_subgraphs_that_stay_in_fp32(succeeds, floats, tmp_path):
     data, err = succeeds(
         "export", floats, "--precision", "dsp=int8", "--min-cosine", "0.99999999", "--fp32-fallback", "--out", tmp_path / "out", "--json"
     )
@@ -91,29 +91,29 @@ def test_missing_litert_has_the_exit_code_of_a_missing_backend(capsys, monkeypat
 
 @pytest.mark.slow
 @pytest.mark.qnn
-def test_code_for_a_chip_is_written_and_run_by_those_who_trust_it(stretch, succeeds, floats, tmp_path):
+def test_code_for_a_chip_is_written_and_runs_only_with_trust_code(stretch, succeeds, floats, tmp_path):
     stretch("export", floats, "--precision", "dsp=int8", "--out", tmp_path / "int8")
     data, _ = succeeds("export", tmp_path / "int8", "--format", "qnn", "--chips", "sm8550", "--out", tmp_path / "code", "--json")
     assert [(sub["chip"], sub["name"]) for sub in data["subgraphs"]] == [("sm8550", "s1.dsp"), ("sm8550", "s2.dsp")]
     assert "contexts/sm8550/s1.dsp.onnx" in {file["file"] for file in data["files"]}
-    words = ("run", tmp_path / "code", "--repeat", 1, "--warmup", 0, "--dsp-code", "sm8550", "--json")
-    code, data, _ = stretch(*words)
+    args = ("run", tmp_path / "code", "--repeat", 1, "--warmup", 0, "--dsp-code", "sm8550", "--json")
+    code, data, _ = stretch(*args)
     assert (code, "--trust-code" in data["hint"]) == (2, True)
-    data, _ = succeeds(*words, "--trust-code")
+    data, _ = succeeds(*args, "--trust-code")
     assert "simulated" in data["verdict"]
 
 
-def test_int8_is_calibrated_with_pictures_as_the_model_reads_them(succeeds, trained, tmp_path):
-    """White and black pictures span what the stated mean and deviation make of them, which the first scale shows."""
+def test_int8_is_calibrated_with_preprocessed_pictures(succeeds, trained, tmp_path):
+    """The first scale spans white and black pictures after the stated mean and deviation."""
     image = pytest.importorskip("PIL.Image")
     edit(trained, lambda data: data["model"].update(preprocessing=None))
     stated = {"mean": [0.5, 0.5, 0.5], "std": [0.01, 0.01, 0.01]}
-    flags = [word for key, value in stated.items() for word in ("--set", f"preprocessing.{key}={value}")]
+    flags = [arg for key, value in stated.items() for arg in ("--set", f"preprocessing.{key}={value}")]
     (tmp_path / "pictures").mkdir()
     for i in range(8):
         image.new("RGB", (8, 8), (255,) * 3 if i % 2 else (0,) * 3).save(tmp_path / "pictures" / f"{i}.png")
-    words = ("export", trained, "--precision", "cpu=int8,dsp=fp32", "--images", tmp_path / "pictures", "--out", tmp_path / "out")
-    succeeds(*words, "--min-cosine", 0, "--json", *flags)
+    args = ("export", trained, "--precision", "cpu=int8,dsp=fp32", "--images", tmp_path / "pictures", "--out", tmp_path / "out")
+    succeeds(*args, "--min-cosine", 0, "--json", *flags)
     manifest = load_bundle(tmp_path / "out").manifest
     assert manifest.model.preprocessing == msgspec.convert(stated, Preprocessing)
     [first] = [s for s in manifest.subgraphs if s.input == manifest.input]
@@ -124,7 +124,7 @@ def test_int8_is_calibrated_with_pictures_as_the_model_reads_them(succeeds, trai
 
 
 @pytest.mark.torch
-def test_people_are_told_how_to_import_what_was_emitted(capsys, tiny_bundle, tmp_path):
+def test_output_says_how_to_import_the_written_code(capsys, tiny_bundle, tmp_path):
     pytest.importorskip("torch")
     result = succeed(capsys, "export", tiny_bundle, "--as", "code", "--out", tmp_path / "net")
     assert "segments" in result.out

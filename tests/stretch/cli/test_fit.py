@@ -1,4 +1,4 @@
-"""Measurements of this machine and of others become profiles and fits, or are refused in a sentence."""
+"""Measurements of this and other machines become profiles and fits, or are refused in one sentence."""
 
 import json
 import re
@@ -23,7 +23,7 @@ def folder(tmp_path):
         yield built
 
 
-def test_fits_are_written_beside_a_profile_and_used(capsys, folder):
+def test_fits_are_written_next_to_a_profile_and_used(capsys, folder):
     profile = folder.parent / f"{DEVICE}.toml"
     data = succeed(capsys, "profile", "fit", folder, "--device", profile, "--json", "--quiet").data
     assert data["file"] == str(profile.with_name(f"{DEVICE}.fit.json"))
@@ -40,7 +40,7 @@ def networks(folder, *rows):
     return table
 
 
-def test_whole_networks_make_a_profile_of_its_own(capsys, tmp_path):
+def test_times_of_whole_networks_make_a_new_profile(capsys, tmp_path):
     table = networks(tmp_path, "resnet18,gpu,30", "squeezenet1_1,gpu,12")
     data = succeed(capsys, "profile", "fit", table, "--device", "pixel6", "--out", tmp_path / "mine", "--json", "--quiet").data
     [row] = data["held_out"].values()
@@ -54,12 +54,12 @@ def test_whole_networks_make_a_profile_of_its_own(capsys, tmp_path):
     assert LatencyPredictor(mine).predict(graph, "cpu").ms == pytest.approx(LatencyPredictor(base).predict(graph, "cpu").ms)
 
 
-def test_defaults_stay_and_a_processor_that_was_not_timed_is_named(capsys, tmp_path):
+def test_fit_keeps_defaults_and_names_processors_without_times(capsys, tmp_path):
     table = networks(tmp_path, "resnet18,cpu[1large],30", "squeezenet1_1,cpu[1large],12", "mobilenet_v2,cpu[1large],9")
-    told = succeed(capsys, "profile", "fit", table, "--device", "s10", "--out", tmp_path / "mine", "--json", "--quiet").data
-    assert [warning for warning in told["warnings"] if "gpu of mine" in warning] == []  # its GPU has a fit of its own
-    told = succeed(capsys, "profile", "fit", table, "--device", "mi11", "--out", tmp_path / "other", "--json", "--quiet").data
-    assert any("gpu" in warning and "dsp" in warning for warning in told["warnings"])
+    data = succeed(capsys, "profile", "fit", table, "--device", "s10", "--out", tmp_path / "mine", "--json", "--quiet").data
+    assert [warning for warning in data["warnings"] if "gpu of mine" in warning] == []  # its GPU has its own fit
+    data = succeed(capsys, "profile", "fit", table, "--device", "mi11", "--out", tmp_path / "other", "--json", "--quiet").data
+    assert any("gpu" in warning and "dsp" in warning for warning in data["warnings"])
     before, after = load_device("mi11").processors["cpu"], load_device(tmp_path / "other.toml").processors["cpu"]
     assert (after.default_core_set, after.default_precision) == (before.default_core_set, before.default_precision)
 
@@ -84,8 +84,8 @@ def test_bad_table_of_networks_leaves_nothing_behind(capsys, tmp_path, rows, out
 
 
 @pytest.mark.torch
-def test_times_of_a_phone_are_brought_in(capsys, tmp_path):
+def test_times_of_a_phone_are_imported(capsys, tmp_path):
     (tmp_path / "x.csv").write_text(PROFILE)
-    words = ("--name", "myphone", "--from", tmp_path / "x.csv", "--model", "tiny_resnet", "--processor", "cpu[1large]", "--out", tmp_path)
-    result = succeed(capsys, "profile", *words, "--json", "--quiet")
+    args = ("--name", "myphone", "--from", tmp_path / "x.csv", "--model", "tiny_resnet", "--processor", "cpu[1large]", "--out", tmp_path)
+    result = succeed(capsys, "profile", *args, "--json", "--quiet")
     assert json.loads(result.out)["networks"] == {"tiny_resnet": {"processor": "cpu[1large]", "precision": "fp32", "ms": 2.5}}

@@ -69,7 +69,7 @@ KINDS = {"hang": "Native", "hang_async": "Async"}
 
 @pytest.fixture
 def plugin(tmp_path):
-    """Environment in which the delegates that hang are installed."""
+    """Environment in which the hanging delegates are installed."""
     site = tmp_path / "site"
     info = site / "acme_hang-1.0.dist-info"
     info.mkdir(parents=True)
@@ -82,22 +82,22 @@ def plugin(tmp_path):
 
 @pytest.fixture
 def start(bundle_dir, plugin):
-    """Starts `stretch run` of a bundle; what has not ended by itself ends with the test."""
+    """Function that starts `stretch run` of a bundle; processes that still run at the end of the test are killed."""
     code = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "import sys; sys.argv[0] = 'stretch'\nfrom stretch.cli import app\napp()"
     )
     started = []
 
-    def run(*words):
-        command = [sys.executable, "-c", code, "run", str(bundle_dir), *words]
+    def run(*args):
+        command = [sys.executable, "-c", code, "run", str(bundle_dir), *args]
         started.append(subprocess.Popen(command, env=plugin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
         return started[-1]
 
     yield run
     for process in started:
         for pid in children(process):
-            os.kill(pid, signal.SIGKILL)  # a stopped one would hold the pipes open
+            os.kill(pid, signal.SIGKILL)  # a stopped child would hold the pipes open
         process.kill()
         process.wait()
         process.stdout.close()
@@ -105,7 +105,7 @@ def start(bundle_dir, plugin):
 
 
 def children(process):
-    """The delegates' processes of a process; one that has not become another program yet still holds its parent up."""
+    """Process ids of the delegates' child processes, without children that have not started their program yet."""
     command = ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(process.pid)]
     stdout = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     return [int(line.split()[0]) for line in stdout.splitlines() if "process import child" in line]
@@ -116,7 +116,7 @@ def read_until(process, line):
 
 
 def alive(pid):
-    """Whether a process runs; one that has ended and waits to be collected does not."""
+    """Whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -124,7 +124,7 @@ def alive(pid):
 
 
 def gone(pid):
-    """Whether a process that was killed is gone; the system takes a moment for it."""
+    """Whether a killed process ends within 30 s."""
     end = time.monotonic() + 30
     while alive(pid) and time.monotonic() < end:
         os.sched_yield()
@@ -134,7 +134,7 @@ def gone(pid):
 #: A core that this process may use.
 CORE = available_cores()[0]
 
-WAYS = [
+MAPPINGS = [
     [f"cpu=hang{CORE}", "gpu=null"],  # on the main thread
     *([f"cpu={name}", "gpu=null"] for name in KINDS),
     *([f"gpu={name}"] for name in KINDS),
@@ -143,12 +143,12 @@ WAYS = [
 
 
 @pytest.mark.representatives(1)
-@pytest.mark.parametrize("way", WAYS, ids=" ".join)
-def test_interrupted_run_whose_delegate_hangs_ends_as_interrupted_with_its_children(start, way):
-    process = start(*(word for pair in way for word in ("--map", pair)))
+@pytest.mark.parametrize("mapping", MAPPINGS, ids=" ".join)
+def test_interrupted_run_with_a_hanging_delegate_ends_as_interrupted_and_so_do_its_children(start, mapping):
+    process = start(*(arg for pair in mapping for arg in ("--map", pair)))
     read_until(process, "hanging\n")
     result = children(process)
-    assert len(result) == ("cpu=process" in way)
+    assert len(result) == ("cpu=process" in mapping)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
@@ -157,7 +157,7 @@ def test_interrupted_run_whose_delegate_hangs_ends_as_interrupted_with_its_child
     assert all(gone(pid) for pid in result)
 
 
-def test_interrupt_ends_a_child_that_is_stopped(start):
+def test_interrupt_ends_a_stopped_child(start):
     process = start("--map", "gpu=process", "--repeat", "100000")
     while not (result := children(process)):
         assert process.poll() is None, process.stderr.read()
@@ -168,7 +168,7 @@ def test_interrupt_ends_a_child_that_is_stopped(start):
     assert gone(result[0])
 
 
-#: Sends Ctrl-C to itself when a module is about to be imported.
+#: A program that sends Ctrl-C to itself when it is about to import a module.
 AT_IMPORT = """
 import os, signal, sys
 sys.argv[0] = "stretch"

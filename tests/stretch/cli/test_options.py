@@ -1,4 +1,4 @@
-"""Settings of a verb: flags, `--set` and `--config` make one request; sizes of inputs are read from flags."""
+"""Settings of a verb: flags, `--set` and `--config` make one request; flags also state input sizes."""
 
 import contextlib
 import io
@@ -19,7 +19,7 @@ from stretch.planning.config import PLAN_OPTIONS, PlanConfig
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
-    """Values that are shown with the request."""
+    """Values that the verb shows with the request."""
 
     after: Annotated[int, typer.Option()] = 2
     count: Annotated[int, msgspec.Meta(ge=3), AdvancedOption("How many.")] = 5
@@ -31,40 +31,40 @@ def show(out: Output, *, before: int = 1, config: Plan, rest: Shown) -> None:
     out.emit({"request": config, "rest": [before, rest.after, rest.count, rest.preprocessing]}, lambda console: console.print("shown"))
 
 
-def invoke(*words):
+def invoke(*args):
     out, err = io.StringIO(), None
     with contextlib.redirect_stdout(out):
         try:
-            verb_command("show", show)([str(word) for word in words], standalone_mode=False)
+            verb_command("show", show)([str(arg) for arg in args], standalone_mode=False)
         except (StretchError, SystemExit) as error:
             err = error
     return out.getvalue(), err
 
 
-def asked(*words):
-    """The request that reached the verb, and the verb's own flags and settings."""
-    data = json.loads(invoke(*words, "--json")[0])
+def parsed(*args):
+    """The request that reached the verb, and the other flags and settings of the verb."""
+    data = json.loads(invoke(*args, "--json")[0])
     return msgspec.convert(data["request"], PlanConfig), data["rest"]
 
 
-def test_common_options_have_a_flag_in_their_order_and_all_are_listed():
+def test_common_options_have_flags_in_their_order_and_all_options_are_listed():
     flags = [f"--{option.name.replace('_', '-')}" for option in PLAN_OPTIONS if option.name in FLAGS]
-    assert [word for word in re.findall(r"^  (--[\w-]+)", invoke("--help")[0], re.MULTILINE) if word in flags] == flags
+    assert [flag for flag in re.findall(r"^  (--[\w-]+)", invoke("--help")[0], re.MULTILINE) if flag in flags] == flags
     names = [line.split()[0] for line in invoke("--set", "help")[0].splitlines() if line[0].isalpha()][1:]
     assert names == [*(option.name for option in PLAN_OPTIONS), "count", "preprocessing"]
 
 
-def test_flags_settings_and_a_file_make_one_request_beside_the_verb_s_own(tmp_path):
+def test_flags_settings_and_a_file_make_one_request_next_to_the_verbs_flags(tmp_path):
     file = tmp_path / "config.toml"
     file.write_text('macs = [0.7, 1.4]\naccuracy = "a.json"\nalpha = 3\nbeta = 4\ncount = 9\n[preprocessing]\ncrop = 0.5\n')
-    words = ("--config", file, "--set", "macs=0.9:1.1", "--precision", "cpu=int8", "--set", "n_meet=2", "--alpha", "100", "--after", "7")
+    args = ("--config", file, "--set", "macs=0.9:1.1", "--precision", "cpu=int8", "--set", "n_meet=2", "--alpha", "100", "--after", "7")
     request = PlanConfig(macs=(0.9, 1.1), precision={"cpu": "int8"}, n_meet=2, accuracy=str(tmp_path / "a.json"), alpha=100.0, beta=4.0)
-    assert asked(*words) == (request, [1, 7, 9, {"crop": 0.5}])
-    assert asked() == (PlanConfig(), [1, 2, 5, None])
+    assert parsed(*args) == (request, [1, 7, 9, {"crop": 0.5}])
+    assert parsed() == (PlanConfig(), [1, 2, 5, None])
 
 
 @pytest.mark.parametrize(
-    ("words", "message", "hint"),
+    ("settings", "message", "hint"),
     [
         (["maks=1"], "unknown setting `maks`", "did you mean `macs`?"),
         (["after=3"], "`after` is no setting", "it has a flag, --after"),
@@ -76,8 +76,8 @@ def test_flags_settings_and_a_file_make_one_request_beside_the_verb_s_own(tmp_pa
         (["preprocessing.size=9", "preprocessing.crop=1"], "both say how much of a picture is kept", "give one of the two"),
     ],
 )
-def test_setting_that_cannot_be_used_is_named_with_what_is_near(words, message, hint):
-    _, error = invoke(*(part for word in words for part in ("--set", word)))
+def test_invalid_setting_is_named_with_a_hint(settings, message, hint):
+    _, error = invoke(*(part for setting in settings for part in ("--set", setting)))
     assert isinstance(error, StretchError)
     assert message in error.message
     assert hint is None or error.hint == hint
@@ -94,12 +94,12 @@ def test_setting_that_cannot_be_used_is_named_with_what_is_near(words, message, 
         ([], None),
     ],
 )
-def test_inputs_have_a_shape_each_with_names_or_an_order(texts, shapes):
+def test_inputs_are_read_by_name_or_in_order(texts, shapes):
     assert read_inputs(texts) == shapes
 
 
 @pytest.mark.parametrize("text", ["3x224", "3x0x224", "3x99999x3", "3x²x4", "x=1x0"])
-def test_input_that_is_no_shape_is_refused_with_an_example(text):
+def test_input_other_than_a_shape_is_refused_with_an_example(text):
     with pytest.raises(UsageError, match=r"is no shape|is not channels, height and width") as refused:
         read_inputs([text])
     assert "3x224x224" in refused.value.hint
@@ -107,13 +107,13 @@ def test_input_that_is_no_shape_is_refused_with_an_example(text):
     assert read_inputs([f"x={shape}"]) == {"x": tuple(map(int, shape.split("x")))}
 
 
-def test_inputs_that_share_an_option_are_refused_with_an_option_for_each():
+def test_inputs_that_share_an_option_are_refused_with_one_option_per_input():
     with pytest.raises(UsageError, match="has several inputs") as refused:
         read_inputs(["a=1x3x8x8,words=1,16"])
     assert refused.value.hint.endswith("--input a=1x3x8x8 --input words=1,16")
 
 
 @pytest.mark.parametrize("other", ["1x3x8x8", "a=1x3x8x8"])
-def test_names_are_given_to_all_inputs_or_none_and_once(other):
+def test_mixed_or_repeated_input_names_are_refused(other):
     with pytest.raises(UsageError, match="need distinct names"):
         read_inputs(["a=1x3x8x8", other])

@@ -1,4 +1,4 @@
-"""Output of verbs, its stream and its report, and how every kind of exception ends."""
+"""Output of verbs, their streams and reports, and the end of a verb for each kind of exception."""
 
 import errno
 import inspect
@@ -61,13 +61,13 @@ def test_control_characters_in_text_and_tables_are_escaped():
 
 def test_progress_draws_a_bar_on_a_terminal():
     code = 'from stretch.cli.output import Output\nwith Output().progress("exporting", total=2) as step:\n    step(); step("s1.cpu")'
-    ours, theirs = pty.openpty()
+    controller, terminal = pty.openpty()
     try:
-        subprocess.run([sys.executable, "-c", code], stderr=theirs, check=True)
-        assert b"exporting" in os.read(ours, 4096)
+        subprocess.run([sys.executable, "-c", code], stderr=terminal, check=True)
+        assert b"exporting" in os.read(controller, 4096)
     finally:
-        os.close(ours)
-        os.close(theirs)
+        os.close(controller)
+        os.close(terminal)
 
 
 def test_verb_keeps_stray_prints_out_of_the_json(capsys):
@@ -81,7 +81,7 @@ def test_verb_keeps_stray_prints_out_of_the_json(capsys):
     assert (json.loads(out)["word"], err) == ("hello", "stray\n")
 
 
-def test_warnings_of_our_packages_are_sentences_said_once_and_kept_for_the_result(capsys):
+def test_warnings_of_our_packages_are_printed_once_and_kept_for_the_result(capsys):
     code = "import warnings\nfor _ in range(2): warnings.warn('the cache is ignored', UserWarning, stacklevel=1)"
 
     def warned(out: Output) -> None:
@@ -100,7 +100,7 @@ def test_warnings_of_our_packages_are_sentences_said_once_and_kept_for_the_resul
 
 
 def outcome(capsys, error, *, as_json=False):
-    """Exit code, stdout and stderr where an action raises `error`."""
+    """Exit code, stdout and stderr of an action that raises `error`."""
 
     def action():
         raise error
@@ -151,7 +151,7 @@ def test_unexpected_exception_is_one_sentence_without_traceback(capsys):
     assert not re.search("Traceback|second line", err)
 
 
-def test_of_many_processes_that_fail_alike_the_first_alone_says_so(capsys, monkeypatch, tmp_path):
+def test_only_the_first_of_many_failing_processes_prints_the_error(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv(SPEAKER_VARIABLE, str(tmp_path / "failed"))
     failed = [outcome(capsys, StretchError("it broke")) for _ in range(3)]
     assert failed == [(1, "", "error: it broke\n"), (1, "", ""), (1, "", "")]
@@ -161,12 +161,12 @@ TINY = ("tiny_resnet", "--device", "pixel6", "--weights", "none")
 
 
 @pytest.mark.torch
-def test_branch_reports_what_its_json_says_and_the_command(capsys, tmp_path):
+def test_report_of_branch_has_the_figures_of_its_json_and_the_command(capsys, tmp_path):
     page = tmp_path / "a <b> & c.html"
     done = succeed(capsys, "branch", *TINY, *LOOSE, "--dry-run", "--html", page, "--json")
-    seen = checked(page.read_text()).text
-    said = (f"{done.data['predicted']['makespan_ms']:.2f} ms", "a <b> & c.html", "stretch branch tiny_resnet --device pixel6")
-    assert all(" ".join(words.split()) in seen for words in (*said, *done.data["warnings"]))
+    text = checked(page.read_text()).text
+    expected = (f"{done.data['predicted']['makespan_ms']:.2f} ms", "a <b> & c.html", "stretch branch tiny_resnet --device pixel6")
+    assert all(" ".join(part.split()) in text for part in (*expected, *done.data["warnings"]))
     assert f"report: {page}" in done.err
 
 
@@ -175,12 +175,12 @@ def test_refusal_has_a_report_and_keeps_its_exit_code(capsys, tmp_path):
     page = tmp_path / "refused.html"
     done = call(capsys, "branch", *TINY, "--set", "macs=0.97:1.03", "--alpha", "0.000001", "--dry-run", "--html", page)
     assert done.code == 4, done.err
-    assert all(words in checked(page.read_text()).text for words in ("no branches", "run it on", "alpha 1e-06"))
+    assert all(part in checked(page.read_text()).text for part in ("no branches", "run it on", "alpha 1e-06"))
 
 
-def report_of(capsys, page, *words):
-    """Answer of a verb, and its page."""
-    data = succeed(capsys, *words, "--html", page, "--json").data
+def report_of(capsys, page, *args):
+    """JSON answer of a verb and its parsed HTML report."""
+    data = succeed(capsys, *args, "--html", page, "--json").data
     return data, checked(page.read_text())
 
 
@@ -188,36 +188,36 @@ BUSY = ("--busy", "gpu=0.9@100:600", "--deadline", 8, "--jitter", 0.1)
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "sentence"),
     [
         (("--inferences", 1), "Confidence: simulated"),
         (("--inferences", 40, "--beside"), "Bundles that shared the processors"),
         pytest.param(("--inferences", 5000), "One in 3 inferences is drawn", marks=pytest.mark.slow),
     ],
 )
-def test_simulation_reports_what_its_json_says(tmp_path, bundle_dir, capsys, more, said):
-    words = (*more, bundle_dir) if more[-1] == "--beside" else more
-    data, seen = report_of(capsys, tmp_path / "page.html", "simulate", bundle_dir, *BUSY, *words)
-    told = (f"{data['missed']} of {more[1]}", f"p99 {data['p99_ms']:.3g} ms", "90 % of the gpu busy")
-    assert [words for words in (*told, said) if words not in seen.text] == []
-    assert ("One in 3" in seen.text) == (more[1] == 5000)
+def test_report_of_a_simulation_has_the_figures_of_its_json(tmp_path, bundle_dir, capsys, more, sentence):
+    args = (*more, bundle_dir) if more[-1] == "--beside" else more
+    data, report = report_of(capsys, tmp_path / "page.html", "simulate", bundle_dir, *BUSY, *args)
+    expected = (f"{data['missed']} of {more[1]}", f"p99 {data['p99_ms']:.3g} ms", "90 % of the gpu busy")
+    assert [part for part in (*expected, sentence) if part not in report.text] == []
+    assert ("One in 3" in report.text) == (more[1] == 5000)
 
 
-def test_run_reports_what_its_json_says_apart_from_the_prediction(tmp_path, bundle_dir, capsys):
-    data, seen = report_of(capsys, tmp_path / "page.html", "run", bundle_dir, "--repeat", 3, "--warmup", 0)
-    said = (f"{data['median_ms']:.2f} ms", "On this machine branching is", "The inference with the median time, measured here")
-    said += ("measured, one timeline predicted", "It does not apply to this machine.", *data["subgraphs_alone_ms"])
-    assert [words for words in said if words not in seen.text] == []
-    assert seen.tags.count("svg") >= 2
+def test_report_of_a_run_has_the_figures_of_its_json_and_separates_the_prediction(tmp_path, bundle_dir, capsys):
+    data, report = report_of(capsys, tmp_path / "page.html", "run", bundle_dir, "--repeat", 3, "--warmup", 0)
+    expected = (f"{data['median_ms']:.2f} ms", "On this machine branching is", "The inference with the median time, measured here")
+    expected += ("measured, one timeline predicted", "It does not apply to this machine.", *data["subgraphs_alone_ms"])
+    assert [part for part in expected if part not in report.text] == []
+    assert report.tags.count("svg") >= 2
 
 
 @pytest.mark.parametrize(
-    ("verb", "words"),
+    ("verb", "args"),
     [("branch", ("no_such_model", "--device", "pixel6")), ("predict", ("no_such_model", "--device", "pixel6")), ("run", ("gone",))],
 )
-def test_page_that_cannot_be_written_is_refused_before_anything_else(tmp_path, capsys, verb, words):
-    done = call(capsys, verb, *words, "--html", tmp_path / "gone" / "x.html")
+def test_page_that_cannot_be_written_is_refused_before_anything_else(tmp_path, capsys, verb, args):
+    done = call(capsys, verb, *args, "--html", tmp_path / "gone" / "x.html")
     assert done.code == 2
     assert "does not exist" in done.message
-    assert call(capsys, verb, *words, "--html", tmp_path / "x.pdf").code == 2
+    assert call(capsys, verb, *args, "--html", tmp_path / "x.pdf").code == 2
     assert not list(tmp_path.iterdir())

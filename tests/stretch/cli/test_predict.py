@@ -7,8 +7,8 @@ from onnx import TensorProto, helper
 
 @pytest.mark.torch
 def test_kernels_of_one_processor_add_up(succeeds):
-    words = ("--device", "mi9", "--processor", "gpu", "--precision", "fp32", "--kernels", "--input", "3x64x64")
-    data, _ = succeeds("predict", "tiny_resnet", *words, "--json")
+    args = ("--device", "mi9", "--processor", "gpu", "--precision", "fp32", "--kernels", "--input", "3x64x64")
+    data, _ = succeeds("predict", "tiny_resnet", *args, "--json")
     assert data["input"] == [1, 3, 64, 64]
     row = data["processors"]["gpu"]
     assert row["precision"] == "fp32"
@@ -20,14 +20,14 @@ def test_kernels_of_one_processor_add_up(succeeds):
 
 
 @pytest.mark.torch
-def test_size_that_nobody_asked_for_is_told_and_weights_change_no_time(stretch, succeeds, tmp_path):
-    words = ("predict", "tiny_resnet", "--device", "pixel6", "--weights")
-    data, err = succeeds(*words, "none", "--json")
+def test_default_size_is_reported_and_weights_change_no_time(stretch, succeeds, tmp_path):
+    args = ("predict", "tiny_resnet", "--device", "pixel6", "--weights")
+    data, err = succeeds(*args, "none", "--json")
     assert f"input {'×'.join(map(str, data['input']))}: the usual size" in err
-    again, err = succeeds(*words, "default", "--input", "3x32x32", "--json")
-    assert again["processors"] == data["processors"]
+    sized, err = succeeds(*args, "default", "--input", "3x32x32", "--json")
+    assert sized["processors"] == data["processors"]
     assert "usual size" not in err
-    assert stretch(*words, tmp_path / "lost.pt")[0] == 1
+    assert stretch(*args, tmp_path / "lost.pt")[0] == 1
 
 
 @pytest.mark.representatives(1)
@@ -49,8 +49,8 @@ def test_onnx_file_of_another_exporter_is_predicted(stretch, succeeds, tmp_path)
     )
     path = tmp_path / "net.onnx"
     onnx.save(helper.make_model(graph), path)
-    words = ("predict", path, "--device", "pixel6", "--json")
-    assert succeeds(*words)[0]["processors"]["gpu"]["kernel_count"] == 1
+    args = ("predict", path, "--device", "pixel6", "--json")
+    assert succeeds(*args)[0]["processors"]["gpu"]["kernel_count"] == 1
     path.write_bytes(b"damaged")
-    code, out, _ = stretch(*words)
+    code, out, _ = stretch(*args)
     assert (code, "is no ONNX model" in out["error"]) == (1, True)

@@ -1,4 +1,4 @@
-"""Every command that a verb prints runs as it is, and answers the question that was asked."""
+"""Every command that a verb prints runs unchanged and has the printed answer."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ from tests.stretch.stages.test_one_reader import FILES, FIRST, conv
 
 pytestmark = pytest.mark.torch
 
-#: Two towers whose forward names its inputs.
+#: Two towers with named inputs of `forward`.
 CODE = """
 from torch import nn
 
@@ -60,20 +60,20 @@ def home(tmp_path, monkeypatch):
 @pytest.mark.representatives(2)
 @pytest.mark.parametrize("precision", [None, "fp16"])
 @pytest.mark.parametrize("model", MODELS)
-def test_prediction_that_is_advised_has_the_time_that_was_told(capsys, home, model, precision):
-    words = (*MODELS[model], "--device", "mi9,my board.toml", *(() if precision is None else ("--precision", precision)))
-    answers = json.loads(succeed(capsys, "advise", *words, "--json", "--quiet").out)["answers"]
+def test_advised_command_predicts_the_advised_time(capsys, home, model, precision):
+    args = (*MODELS[model], "--device", "mi9,my board.toml", *(() if precision is None else ("--precision", precision)))
+    answers = json.loads(succeed(capsys, "advise", *args, "--json", "--quiet").out)["answers"]
     assert len(answers) == 2
     for answer in answers:
         [done] = follow(capsys, answer["command"], "--json", "--quiet", *(["--dry-run"] if " branch " in answer["command"] else []))
         kind = {"--lossless": "exact", "--kinds": "stretched"}
-        told = next((answer[kind[word]] for word in kind if word in answer["command"]), answer["best_single"])
-        told_ms = told.get("ms")
+        advised = next((answer[kind[flag]] for flag in kind if flag in answer["command"]), answer["best_single"])
+        advised_ms = advised.get("ms")
         if " branch " in answer["command"]:
-            assert done.data["predicted"]["makespan_ms"] == pytest.approx(told_ms)
+            assert done.data["predicted"]["makespan_ms"] == pytest.approx(advised_ms)
         else:
             [row] = done.data["processors"].values()
-            assert (row["latency_ms"], row["precision"]) == (pytest.approx(told_ms), answer["best_single"]["precision"])
+            assert (row["latency_ms"], row["precision"]) == (pytest.approx(advised_ms), answer["best_single"]["precision"])
 
 
 @pytest.mark.representatives(1)
@@ -88,13 +88,13 @@ def test_dry_run_of_a_design_that_is_not_recommended_ends_with_advice_on_the_sam
     done = succeed(capsys, "branch", *MODELS[model], "--device", "mi9", "--dry-run")
     [command] = printed(done.out)
     # a shape is printed with its batch
-    assert sorted(word.removeprefix("1x") for word in command) == sorted(word.removeprefix("1x") for word in ("advise", *MODELS[model]))
+    assert sorted(arg.removeprefix("1x") for arg in command) == sorted(arg.removeprefix("1x") for arg in ("advise", *MODELS[model]))
     follow(capsys, done.out)
 
 
-def test_bundle_in_a_folder_with_a_space_runs_as_it_is_said(capsys, home):
-    words = ("tiny_resnet", "--weights", "none", "--device", "my board.toml", *LOOSE, "--out", "my runs/one")
-    done = succeed(capsys, "branch", *words)
-    [ran] = follow(capsys, done.out, "--repeat", 2, "--warmup", 0)
-    assert "my runs/one" in ran.out
-    assert all(command[1] == "my runs/one" for command in printed(ran.out))
+def test_printed_command_runs_a_bundle_in_a_folder_with_a_space(capsys, home):
+    args = ("tiny_resnet", "--weights", "none", "--device", "my board.toml", *LOOSE, "--out", "my runs/one")
+    done = succeed(capsys, "branch", *args)
+    [outcome] = follow(capsys, done.out, "--repeat", 2, "--warmup", 0)
+    assert "my runs/one" in outcome.out
+    assert all(command[1] == "my runs/one" for command in printed(outcome.out))

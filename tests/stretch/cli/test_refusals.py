@@ -1,4 +1,4 @@
-"""An impossible request ends in one sentence with the exit code of its kind, and leaves everything as it was."""
+"""An impossible request ends in one sentence with the exit code of its kind, and changes no file."""
 
 import shlex
 
@@ -12,7 +12,7 @@ from tests.stretch.cli.commands import call, tree
 TINY = "tiny_resnet --device pixel6 --weights none --alpha 100 --out new"
 FRONT = f"search tiny_resnet --device {kept('pixel6')} --processors cpu,gpu --alpha 100 --beta 5"
 
-#: The way of one depends on its numbers; the other gives another result each time, so that no graph computes it.
+#: One network branches on its values; the other is random. No graph computes either.
 NETS = """
 import torch
 from torch import nn
@@ -41,7 +41,7 @@ class Odd(Forked):
         return nn.Sequential.forward(self, x) * torch.rand(1)
 """
 
-#: Words, exit code, and what the sentence or its hint says, by the words that begin the command.
+#: Arguments, exit code, and a part of the sentence or its hint, by the beginning of the command.
 REFUSALS = {
     "advise no_such_model": [
         ("--device pixel9*", 3, "pixel9*"),
@@ -188,7 +188,7 @@ CASES = [
 
 @pytest.fixture
 def folder(bundle_dir, tmp_path, monkeypatch):
-    """Where the commands run: a bundle, a file of one convolution, images of five classes, and inputs that do not fit."""
+    """Working folder of the commands: a bundle, an ONNX file of one convolution, images of five classes, and invalid inputs."""
     monkeypatch.chdir(tmp_path)
     conv_onnx(tmp_path / "conv.onnx")
     (tmp_path / "nets.py").write_text(NETS)
@@ -203,9 +203,9 @@ def folder(bundle_dir, tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize(("words", "code", "says"), CASES)
-def test_impossible_request_is_refused_and_changes_nothing(capsys, folder, words, code, says):
+@pytest.mark.parametrize(("command", "code", "says"), CASES)
+def test_impossible_request_is_refused_and_changes_nothing(capsys, folder, command, code, says):
     before = tree(folder)
-    result = call(capsys, *shlex.split(words))
+    result = call(capsys, *shlex.split(command))
     assert (result.code, says in f"{result.message}\n{result.hint}") == (code, True), result.err
     assert tree(folder) == before

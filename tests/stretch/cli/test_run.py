@@ -19,8 +19,8 @@ from tests.stretch.report.html.reading import checked
 
 def test_answer_has_ratios_with_intervals_checked_results_throughput_and_a_trace(stretch, bundle_dir, tmp_path):
     file = tmp_path / "t.json"
-    words = ("--repeat", 6, "--warmup", 1, "--in-flight", 2, "--trace", file, "--json")
-    code, data, _ = stretch("run", bundle_dir, *words)
+    args = ("--repeat", 6, "--warmup", 1, "--in-flight", 2, "--trace", file, "--json")
+    code, data, _ = stretch("run", bundle_dir, *args)
     assert (code, data["runs"], data["source"], data["trace"]) == (0, 6, "measured", str(file))
     assert data["processors"]["gpu"]["stand_in"] is True
     sequential = [data["sequential"], data["sequential_same_macs"]]
@@ -51,7 +51,7 @@ def test_answer_has_ratios_with_intervals_checked_results_throughput_and_a_trace
     assert len([e for e in events if e["name"] == "head" and e["pid"] == groups["measured"]]) == 6
 
 
-def test_people_are_told_where_the_gpu_went_and_who_won(succeeds, bundle_dir):
+def test_output_says_which_core_replaces_the_gpu_and_whether_branching_wins(succeeds, bundle_dir):
     for more in ((), ("--in-flight", 2, "--details")):
         out, err = succeeds("run", bundle_dir, "--repeat", 2, "--warmup", 0, *more)
         lines = out.splitlines()
@@ -76,7 +76,7 @@ def test_recommended_network_is_timed_under_its_name(succeeds, bundle_dir, recom
     assert not re.search(r"branched(?!, as one graph| it|es)|same net", out)
 
 
-def test_details_name_baselines_as_the_answer_does(succeeds, bundle_dir):
+def test_details_name_baselines_like_the_answer(succeeds, bundle_dir):
     out, _ = succeeds("run", bundle_dir, "--repeat", 2, "--warmup", 0, "--details")
     assert out.count("branched, as one graph, ") > 1
     assert not re.search("same_macs|same net as", out)
@@ -103,14 +103,14 @@ def test_pickled_input_is_never_loaded(stretch, bundle_dir, tmp_path):
 
 def test_bundle_without_controls_still_runs_and_a_delegate_that_computes_nothing_is_not_checked(succeeds, bundles, bundle_dir):
     bundles.edit(bundle_dir, lambda m: m.update(controls={}, control_macs={}))
-    words = ("run", bundle_dir, "--repeat", 1, "--warmup", 0)
-    data, _ = succeeds(*words, "--json")
+    args = ("run", bundle_dir, "--repeat", 1, "--warmup", 0)
+    data, _ = succeeds(*args, "--json")
     assert (data["sequential"], data["ratio"], data["throughput"]) == (None, None, None)
     assert "without controls" in data["verdict"]
     assert [item["name"].partition(",")[0] for item in data["comparisons"]] == ["same net as one graph"]
-    data, _ = succeeds(*words, "--map", "gpu=null", "--json")
+    data, _ = succeeds(*args, "--map", "gpu=null", "--json")
     assert (data["check"], data["max_error"]) == (None, None)
-    assert "Results are not checked: a delegate computes nothing" in succeeds(*words, "--map", "gpu=null")[0]
+    assert "Results are not checked: a delegate computes nothing" in succeeds(*args, "--map", "gpu=null")[0]
 
 
 def test_every_operator_has_a_reason_a_convolution_its_time_and_its_activation_is_merged_into_it(succeeds, bundle_dir):
@@ -133,7 +133,7 @@ def test_device_gives_predicted_times_of_its_kernels(succeeds, bundle_dir):
     assert all(sub["ms"] > 0 for sub in data["subgraphs"])
 
 
-def test_people_read_counts_and_a_line_per_operator(succeeds, tmp_path):
+def test_explanation_has_counts_and_a_line_per_operator(succeeds, tmp_path):
     out, _ = succeeds("explain", conv_onnx(tmp_path / "m.onnx", inputs=2), "--runtime", "onnxruntime", "--device", "cpu")
     assert "takes 2 of 2 operators" in out
     assert "all operators are supported" in out
@@ -144,46 +144,46 @@ DEVICES = ("--device", "pixel6", "--device", "mi9")
 
 
 @pytest.mark.torch
-def test_models_are_planned_for_each_device_and_a_refusal_is_a_row(capsys, tmp_path):
+def test_models_are_planned_for_each_device_and_a_refusal_gives_a_row(capsys, tmp_path):
     page = tmp_path / "c.html"
-    words = ("tiny_resnet", "tiny_vgg", *DEVICES, "--processors", "cpu,gpu", "--kinds", "stretch", *LOOSE, "--set", "macs=0.97:1.03")
-    done = succeed(capsys, "compare", *words, "--html", page, "--json")
+    args = ("tiny_resnet", "tiny_vgg", *DEVICES, "--processors", "cpu,gpu", "--kinds", "stretch", *LOOSE, "--set", "macs=0.97:1.03")
+    done = succeed(capsys, "compare", *args, "--html", page, "--json")
     rows = json.loads(done.out)["rows"]
     assert [row["name"] for row in rows] == [f"{name} on {device}" for name in ("tiny_resnet", "tiny_vgg") for device in ("pixel6", "mi9")]
     for row in rows:
         assert (row["kind"] == "refused") == (row["ms"] is None) == (row["reason"] is not None)
     assert any(row["ms"] for row in rows)
-    seen = checked(page.read_text())
+    report = checked(page.read_text())
     for row in rows:
-        assert row["name"] in seen.text
+        assert row["name"] in report.text
 
 
 @pytest.mark.slow
 @pytest.mark.torch
-def test_bundle_plan_search_and_run_stand_beside_each_other(capsys, tmp_path, tiny_bundle):
+def test_bundle_plan_search_and_run_are_compared_in_one_table(capsys, tmp_path, tiny_bundle):
     model = ("tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE)
-    mapping = {
+    outcomes = {
         "plan": call(capsys, "branch", *model, "--dry-run", "--json"),
         "front": call(capsys, "search", *model, "--processors", "cpu,gpu", "--top", 3, "--json"),
         "measured": call(capsys, "run", tiny_bundle, "--repeat", 2, "--warmup", 0, "--json"),
     }
-    for name, done in mapping.items():
+    for name, done in outcomes.items():
         assert done.code == 0, done.err
         (tmp_path / f"{name}.json").write_text(done.out)
-    done = succeed(capsys, "compare", tiny_bundle, *(tmp_path / f"{name}.json" for name in mapping), "--json")
-    rows, designs = done.data["rows"], json.loads(mapping["front"].out)["designs"]
+    done = succeed(capsys, "compare", tiny_bundle, *(tmp_path / f"{name}.json" for name in outcomes), "--json")
+    rows, designs = done.data["rows"], json.loads(outcomes["front"].out)["designs"]
     assert [row["kind"] for row in rows] == ["bundle", "plan", *["design of a search"] * len(designs), "run"]
-    plan = json.loads(mapping["plan"].out)["predicted"]
+    plan = json.loads(outcomes["plan"].out)["predicted"]
     assert rows[0]["ms"] == pytest.approx(plan["makespan_ms"]) == rows[1]["ms"]
     assert [row["ms"] for row in rows[2:-1]] == [design["predicted_ms"] for design in designs]
-    assert (rows[-1]["ms"], rows[-1]["source"]) == (json.loads(mapping["measured"].out)["median_ms"], "measured")
+    assert (rows[-1]["ms"], rows[-1]["source"]) == (json.loads(outcomes["measured"].out)["median_ms"], "measured")
     assert "measured on a machine" in done.err
-    people = call(capsys, "compare", tiny_bundle, tmp_path / "measured.json")
-    assert "recommended" in people.out
+    printed = call(capsys, "compare", tiny_bundle, tmp_path / "measured.json")
+    assert "recommended" in printed.out
 
 
 @pytest.mark.parametrize(
-    ("other", "said"),
+    ("other", "message"),
     [
         (ComparedRow(name="b", kind="plan", model="m", device="d", ms=2.0), None),
         (ComparedRow(name="b", kind="run", source="measured", model="m", device="d", ms=2.0), "predicted for a device and others measured"),
@@ -192,9 +192,9 @@ def test_bundle_plan_search_and_run_stand_beside_each_other(capsys, tmp_path, ti
         (refused_row("b", "m", "d", "no design fits"), "b: no design fits"),
     ],
 )
-def test_rows_that_cannot_be_compared_give_a_warning(other, said):
+def test_rows_that_cannot_be_compared_give_a_warning(other, message):
     warnings = warnings_of([ComparedRow(name="a", kind="plan", model="m", device="d", ms=1.0), other])
-    assert warnings == [] if said is None else len(warnings) == 1 and said in warnings[0]
+    assert warnings == [] if message is None else len(warnings) == 1 and message in warnings[0]
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_rows_that_cannot_be_compared_give_a_warning(other, said):
     ],
     ids=lambda text: str(text)[:20],
 )
-def test_file_that_is_no_result_is_refused(tmp_path, text):
+def test_file_other_than_a_result_is_refused(tmp_path, text):
     path = tmp_path / "x.json"
     if text is not None:
         path.write_text(text)
@@ -244,8 +244,8 @@ def test_signed_bundle_verifies_and_runs_only_with_the_trusted_key(stretch, bund
     assert (code, "not signed with a key that is trusted" in err) == (1, True)
 
 
-def test_rows_suffice_to_fit_a_profile(stretch, bundle_dir, tmp_path, monkeypatch):
-    """ms ≈ a + b·macs + c·bytes over all launches, convolutions and the rest."""
+def test_tuned_kernel_rows_suffice_to_fit_a_profile(stretch, bundle_dir, tmp_path, monkeypatch):
+    """ms ≈ a + b·macs + c·bytes is determined over convolutions and all other kernels."""
     if problem := OpenCLDelegate.unavailable():
         pytest.skip(problem)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -254,5 +254,5 @@ def test_rows_suffice_to_fit_a_profile(stretch, bundle_dir, tmp_path, monkeypatc
     assert {row["kernel"] for row in measured} > {"conv"}
     assert all(row["bytes"] > 0 and row["shape"] for row in measured)
     features = np.array([[1.0, row["macs"] / 1e6, row["bytes"] / 1e6] for row in measured])
-    # macs and bytes vary by themselves, so that both their costs are determined
+    # MACs and bytes vary independently, so both coefficients are determined
     assert np.linalg.matrix_rank(features) == 3

@@ -21,7 +21,7 @@ def images(tmp_path_factory):
     return folder_of(tmp_path_factory.mktemp("images"), 40)
 
 
-def test_without_images_macs_are_weighed_and_it_is_said_that_agreement_is_not_known(capsys):
+def test_search_without_images_weighs_macs_and_warns_that_agreement_is_unknown(capsys):
     result = succeed(capsys, *TINY, "--set", "macs=0.7:1.1", "--top", 4, "--json")
     answer = result.data
     assert answer["pareto"] == ["latency", "macs"]
@@ -31,7 +31,7 @@ def test_without_images_macs_are_weighed_and_it_is_said_that_agreement_is_not_kn
     assert "is not known" in result.err
 
 
-def test_best_design_in_the_objective_and_others_that_differ_are_told_with_their_values(capsys):
+def test_search_by_objective_lists_the_best_and_different_designs_with_their_values(capsys):
     answer = succeed(capsys, *TINY, "--objective", "energy", "--within", 1.5, "--top", 4, "--json").data
     assert (answer["pareto"], answer["objective"], answer["within"], answer["optimal"], answer["gap"]) == ([], "energy", 1.5, True, 0.0)
     values = [row["value"] for row in answer["designs"]]
@@ -43,11 +43,11 @@ def test_best_design_in_the_objective_and_others_that_differ_are_told_with_their
 
 
 @pytest.mark.slow
-def test_front_by_images_is_saved_as_designs_that_branch_takes_and_a_sensitivity_that_is_read_again(capsys, images, tmp_path):
+def test_front_by_images_is_saved_as_designs_for_branch_and_a_sensitivity_for_another_search(capsys, images, tmp_path):
     out = tmp_path / "front"
-    words = (*TINY, "--kinds", "stretch,rows", "--weights", "none")
+    args = (*TINY, "--kinds", "stretch,rows", "--weights", "none")
     settings = ("--set", "measured_blocks=4", "--set", "synthetic=4")
-    answer = succeed(capsys, *words, "--images", images, *settings, "--out", out, "--plot", tmp_path / "front.svg", "--json").data
+    answer = succeed(capsys, *args, "--images", images, *settings, "--out", out, "--plot", tmp_path / "front.svg", "--json").data
     assert (answer["pareto"], answer["designs"][0]["accuracy"]["agreement"]) == (["latency", "agreement"], 1)
     assert sorted(path.name for path in out.iterdir()) == [*(f"design_{row['name']}.toml" for row in answer["designs"]), "sensitivity.json"]
     assert "<svg" in (tmp_path / "front.svg").read_text()
@@ -59,7 +59,7 @@ def test_front_by_images_is_saved_as_designs_that_branch_takes_and_a_sensitivity
     planned = json.loads(branched.out)
     assert planned["predicted"]["makespan_ms"] == pytest.approx(last["predicted_ms"])
     assert planned["accuracy"]["agreement"] == pytest.approx(last["accuracy"]["agreement"])
-    again = json.loads(call(capsys, *words, "--set", f"accuracy={answer['sensitivity_file']}", "--json").out)
+    again = json.loads(call(capsys, *args, "--set", f"accuracy={answer['sensitivity_file']}", "--json").out)
     assert [row["predicted_ms"] for row in again["designs"]] == pytest.approx([row["predicted_ms"] for row in answer["designs"]])
 
 
@@ -69,9 +69,9 @@ PAIR_KEYS = (
 )
 
 
-def test_pair_of_networks_is_no_worse_than_whole_networks_on_processors_of_their_own(capsys, tmp_path):
-    words = ("--with", "tiny_mobilenet", "--set", "pair_goal=throughput", "--top", 2, "--out", tmp_path / "pair", "--json")
-    answer = succeed(capsys, *TINY, *words).data
+def test_pair_of_networks_is_no_slower_than_each_network_whole_on_its_own_processor(capsys, tmp_path):
+    args = ("--with", "tiny_mobilenet", "--set", "pair_goal=throughput", "--top", 2, "--out", tmp_path / "pair", "--json")
+    answer = succeed(capsys, *TINY, *args).data
     assert set(PAIR_KEYS.split()) <= set(answer)
     assert ([row["model"] for row in answer["designs"]], answer["source"]) == (["tiny_resnet", "tiny_mobilenet"], "simulated")
     assert answer["speedup_over_fixed"] >= 1
@@ -80,11 +80,11 @@ def test_pair_of_networks_is_no_worse_than_whole_networks_on_processors_of_their
 
 
 @pytest.mark.slow
-def test_function_answers_what_the_command_prints_with_a_row_and_a_reason_for_each_device(capsys):
+def test_python_function_and_command_give_the_same_advice_with_a_row_per_device(capsys):
     table = call(capsys, "advise", "tiny_resnet", "--device", "pixel*", "--details").out
     assert all(f"\n{name} " in table and f"\n{name}: " in table for name in ("pixel4", "pixel6"))
-    words = ("advise", "tiny_resnet", "--device", "pixel*", "--precision", "fp16", "--json", "--quiet")
-    printed = json.loads(call(capsys, *words).out)
+    args = ("advise", "tiny_resnet", "--device", "pixel*", "--precision", "fp16", "--json", "--quiet")
+    printed = json.loads(call(capsys, *args).out)
     advice = stretch.advise("tiny_resnet", ["pixel4", load_device("pixel6")], precision="fp16")
     assert printed | json.loads(msgspec.json.encode(advice)) == printed
     module = stretch.advise(tiny_resnet(), "pixel4,pixel6", precision="fp16", input_shape=(3, 32, 32))
@@ -100,16 +100,16 @@ def test_recipe_to_weights_to_bundle_to_execution(capsys, tmp_path, make):
     assert json.loads(trained.out)["run"] == str(run)
     assert list((run / "tensorboard").iterdir())
     assert "export the run first" in call(capsys, "export", run, "--as", "tflite", "--out", tmp_path / "lite").hint
-    taken = succeed(capsys, "export", run, "--out", tmp_path / "out", "--json", "--quiet", "--no-controls")
-    accuracy = json.loads(taken.out)["accuracy"]
+    exported = succeed(capsys, "export", run, "--out", tmp_path / "out", "--json", "--quiet", "--no-controls")
+    accuracy = json.loads(exported.out)["accuracy"]
     assert accuracy["supernet"] == accuracy["extracted"]
     succeed(capsys, "run", tmp_path / "out" / "bundle", "--repeat", 2, "--warmup", 0, "--json", "--quiet")
 
 
 @pytest.mark.slow
-def test_people_are_told_what_changed_and_where_the_bundle_is(capsys, tiny_bundle, images, tmp_path):
-    words = ("--images", images, "--image-count", 32, "--run-images", 2, "--steps", 2)
-    result = succeed(capsys, "train", tiny_bundle, *words, "--out", tmp_path / "new")
+def test_train_reports_the_change_and_the_command_that_runs_the_bundle(capsys, tiny_bundle, images, tmp_path):
+    args = ("--images", images, "--image-count", 32, "--run-images", 2, "--steps", 2)
+    result = succeed(capsys, "train", tiny_bundle, *args, "--out", tmp_path / "new")
     assert "2 steps in" in result.out
     assert "before, on 10 held-out images" in result.out
     assert result.out.rstrip().endswith(f"stretch run {tmp_path / 'new'}")

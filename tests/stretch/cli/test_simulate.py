@@ -19,11 +19,11 @@ DESIGNS = {
 
 @pytest.mark.slow
 @pytest.mark.torch
-@pytest.mark.parametrize("words", DESIGNS.values(), ids=DESIGNS)
-def test_undisturbed_inference_takes_the_makespan_of_the_plan(succeeds, tmp_path, words):
-    device = "mi9" if "dsp" in str(words) else "pixel6"
+@pytest.mark.parametrize("args", DESIGNS.values(), ids=DESIGNS)
+def test_undisturbed_inference_takes_the_makespan_of_the_plan(succeeds, tmp_path, args):
+    device = "mi9" if "dsp" in str(args) else "pixel6"
     more = ("--device", device, "--weights", "none", "--set", "controls=false", "--out", tmp_path / "b", "--json")
-    planned, _ = succeeds("branch", *words, *more)
+    planned, _ = succeeds("branch", *args, *more)
     assert any(len(segment["branches"]) > 1 for segment in planned["segments"])
     data, _ = succeeds("simulate", tmp_path / "b", "--inferences", 3, "--json")
     assert data["makespan_ms"] == pytest.approx(planned["predicted"]["makespan_ms"], rel=1e-9)
@@ -32,7 +32,7 @@ def test_undisturbed_inference_takes_the_makespan_of_the_plan(succeeds, tmp_path
     assert data["ideal_split_ms"] == planned["predicted"]["ideal_split_ms"]
 
 
-def test_people_read_latencies_busy_processors_and_missed_deadlines(succeeds, bundle_dir):
+def test_output_has_latencies_busy_processors_and_missed_deadlines(succeeds, bundle_dir):
     out, _ = succeeds("simulate", bundle_dir, "--inferences", 10, "--busy", "gpu=0.9@0:30", "--deadline", 8, "--details")
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert "over 10 simulated inferences, 90 % of the gpu busy." in " ".join(lines[:2])
@@ -44,7 +44,7 @@ def test_people_read_latencies_busy_processors_and_missed_deadlines(succeeds, bu
     assert "of 10 miss the deadline of 8 ms." in " ".join(lines)
 
 
-def test_timeline_holds_the_first_inferences(succeeds, bundle_dir, tmp_path):
+def test_trace_has_the_first_64_inferences(succeeds, bundle_dir, tmp_path):
     data, _ = succeeds("simulate", bundle_dir, "--inferences", 100, "--trace", tmp_path / "t.json", "--json")
     assert data["trace"] == str(tmp_path / "t.json")
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
@@ -68,40 +68,40 @@ power_w = { cpu = 3.0, gpu = 3.0 }
 
 @pytest.fixture
 def other(bundles, bundle_dir, tmp_path):
-    """A plan of the same network that uses the cpu alone, and takes longer."""
+    """A slower plan of the same network that uses only the cpu."""
 
     def move(data):
         for entry in data["subgraphs"]:
             entry.update(processor="cpu", predicted_ms=1.5)
 
-    copytree = shutil.copytree(bundle_dir, tmp_path / "other")
-    bundles.edit(copytree, move)
-    return copytree
+    copy = shutil.copytree(bundle_dir, tmp_path / "other")
+    bundles.edit(copy, move)
+    return copy
 
 
-def test_other_plans_are_run_while_a_processor_is_contended_and_why_is_told(stretch, succeeds, bundle_dir, other, tmp_path):
-    words = ("simulate", bundle_dir, "--or", other, "--inferences", 200, "--busy", "gpu=0.9@100:600", "--trace", tmp_path / "t.json")
-    data, _ = succeeds(*words, "--html", tmp_path / "page.html", "--json")
+def test_other_plan_runs_while_a_processor_is_contended_and_the_reason_is_reported(stretch, succeeds, bundle_dir, other, tmp_path):
+    args = ("simulate", bundle_dir, "--or", other, "--inferences", 200, "--busy", "gpu=0.9@100:600", "--trace", tmp_path / "t.json")
+    data, _ = succeeds(*args, "--html", tmp_path / "page.html", "--json")
     first = data["decisions"][0]
-    told = f"{first['inference']} {first['at_ms']:.1f} move {other} {first['reason']}"
-    assert told in checked((tmp_path / "page.html").read_text()).text
+    expected = f"{first['inference']} {first['at_ms']:.1f} move {other} {first['reason']}"
+    assert expected in checked((tmp_path / "page.html").read_text()).text
     assert [plan["bundle"] for plan in data["plans"]] == [str(bundle_dir), str(other)]
     assert sum(plan["inferences"] for plan in data["plans"]) == 200
     assert data["plans"][1]["inferences"] > 10
-    kinds = [built["kind"] for built in data["decisions"]]
+    kinds = [decision["kind"] for decision in data["decisions"]]
     assert (kinds[0], kinds[-1]) == ("move", "return")
     assert 100 < data["decisions"][0]["at_ms"] < 600 < data["decisions"][-1]["at_ms"]
     assert data["decisions"][0]["factors"].keys() == {"gpu"}
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     assert data["decisions"][0]["reason"] in " ".join(event["name"] for event in events if event.get("cat") == "plan")
-    out, _ = succeeds(*words, "--details")
+    out, _ = succeeds(*args, "--details")
     assert f"then runs {other}; why gpu takes" in " ".join(out.split())
     alone = stretch("simulate", bundle_dir, "--inferences", 200, "--busy", "gpu=0.9@100:600", "--json")[1]
     assert data["elapsed_ms"] < alone["elapsed_ms"]
     assert (alone["decisions"], [plan["inferences"] for plan in alone["plans"]]) == ([], [200])
 
 
-def test_bundle_beside_shares_the_processors_and_has_latencies_of_its_own(stretch, succeeds, bundle_dir, tmp_path):
+def test_second_bundle_shares_the_processors_and_has_its_own_latencies(stretch, succeeds, bundle_dir, tmp_path):
     alone = stretch("simulate", bundle_dir, "--json")[1]
     data, _ = succeeds("simulate", bundle_dir, "--beside", f"{bundle_dir}@periodic:20", "--beside", bundle_dir, "--json")
     first, second = data["beside"]
@@ -118,17 +118,17 @@ def test_bundle_beside_shares_the_processors_and_has_latencies_of_its_own(stretc
 
 def test_chip_heats_up_and_slows_down(succeeds, bundle_dir, tmp_path):
     (tmp_path / "heat.toml").write_text(HEAT)
-    words = ("simulate", bundle_dir, "--heat", tmp_path / "heat.toml")
-    data, _ = succeeds(*words, "--inferences", 1000, "--json")
+    args = ("simulate", bundle_dir, "--heat", tmp_path / "heat.toml")
+    data, _ = succeeds(*args, "--inferences", 1000, "--json")
     heat = data["heat"]
     assert (heat["source"], heat["slowest"]) == ("assumed", 0.5)
     assert heat["hottest_c"] >= 40
     assert heat["first_tenth_ms"] < heat["last_tenth_ms"]
     assert data["energy_mj"] > 0
-    assert "From 25.0 to " in succeeds(*words, "--details")[0]
+    assert "From 25.0 to " in succeeds(*args, "--details")[0]
 
 
-def test_bundle_is_simulated_on_another_device_and_its_plans_figures_do_not_count_there(succeeds, bundle_dir):
+def test_bundle_on_another_device_is_simulated_without_the_figures_of_its_plan(succeeds, bundle_dir):
     data, _ = succeeds("simulate", bundle_dir, "--device", "mi9", "--json")
     assert (data["device"], data["planned_for"], data["efficiency"], data["ideal_split_ms"]) == ("mi9", "pixel6", None, None)
     assert data["makespan_ms"] != succeeds("simulate", bundle_dir, "--json")[0]["makespan_ms"]
@@ -136,10 +136,10 @@ def test_bundle_is_simulated_on_another_device_and_its_plans_figures_do_not_coun
 
 
 @pytest.mark.parametrize("prefer", ["latency", "energy", "deadline"])
-def test_policy_keeps_to_what_is_preferred(stretch, succeeds, bundle_dir, prefer):
+def test_policy_follows_the_preferred_criterion(stretch, succeeds, bundle_dir, prefer):
     data, _ = succeeds("simulate", bundle_dir, "--or", "cpu", "--or", "gpu", "--prefer", prefer, "--deadline", 1000, "--json")
-    least = min(data["plans"], key=lambda plan: plan["makespan_ms"])
+    fastest = min(data["plans"], key=lambda plan: plan["makespan_ms"])
     most_run = max(data["plans"], key=lambda plan: plan["inferences"])
-    assert (most_run == least) or prefer != "latency"
+    assert (most_run == fastest) or prefer != "latency"
     if prefer == "energy":
         assert data["energy_mj"] <= stretch("simulate", bundle_dir, "--or", "cpu", "--or", "gpu", "--json")[1]["energy_mj"]

@@ -1,4 +1,4 @@
-"""Plans and results as the terminal shows them: nothing is cut at any width, and the unknown is a dash."""
+"""Plans and results on the terminal: nothing is cut at any width, and unknown values are dashes."""
 
 import io
 import re
@@ -32,7 +32,7 @@ from tests.stretch.planning.cost.measured import GRAPH, made
 from tests.stretch.planning.test_pareto import MI9, REQUEST
 from tests.stretch.stages.test_together import PROCESSORS, both  # noqa: F401
 
-#: Where a reader finds the answer of each verb: a part of its first three lines at 80 columns.
+#: The answer of each verb: a part of its first three lines at 80 columns.
 ANSWERS = {
     ("branch", "resnet34", "--device", "a03s", "--dry-run"): "Branching is recommended: resnet34 on a03s",
     ("branch", "mobilenet_v2", "--device", "mi9", "--dry-run"): "Branching is not recommended: mobilenet_v2 on mi9",
@@ -48,15 +48,15 @@ ANSWERS = {
 
 @pytest.mark.torch
 @pytest.mark.representatives(1)
-@pytest.mark.parametrize("words", ANSWERS, ids=lambda words: " ".join(words[:2]))
-def test_answer_is_in_the_first_three_lines_of_at_most_twelve_and_names_no_internal_id(capsys, monkeypatch, words):
+@pytest.mark.parametrize("args", ANSWERS, ids=lambda args: " ".join(args[:2]))
+def test_answer_is_in_the_first_three_lines_of_at_most_twelve_without_internal_ids(capsys, monkeypatch, args):
     monkeypatch.setenv("COLUMNS", "80")
-    weights = ("--weights", "none") if words[0] in ("branch", "predict") else ()
-    done = succeed(capsys, *words, *weights)
+    weights = ("--weights", "none") if args[0] in ("branch", "predict") else ()
+    done = succeed(capsys, *args, *weights)
     lines = done.out.splitlines()
-    assert ANSWERS[words] in " ".join(" ".join(lines[:3]).split())
+    assert ANSWERS[args] in " ".join(" ".join(lines[:3]).split())
     assert len(lines) <= 12
-    assert all(len(line) <= 80 for line in lines if not line.startswith(("Next: ", "      ")) and words[0] != "list")
+    assert all(len(line) <= 80 for line in lines if not line.startswith(("Next: ", "      ")) and args[0] != "list")
     assert any(line.startswith("Next: stretch ") or line.startswith("Next: add ") for line in lines)
     assert not re.search(r"same_macs|single:|whole_graph", done.out + done.err)
     warnings = [line for line in done.err.splitlines() if line.startswith("warning: ")]
@@ -83,7 +83,7 @@ def printed(answer, width=120):
     return page_printed(plan_page(answer), width)
 
 
-def test_long_processor_names_stand_whole_in_stacked_rows_and_shorter_bars():
+def test_long_processor_names_are_not_cut_in_stacked_rows_and_shorter_bars():
     text = printed(plan(small_resnet(), specified("mi9"), PlanConfig(processors=("cpu[1large3med]", "dsp"), alpha=100.0)), 80)
     assert "…" not in text
     assert "cpu[1large3med]" in text
@@ -101,19 +101,19 @@ def test_reason_of_a_design_of_one_processor_names_no_transfers_between_processo
 
 
 @pytest.mark.slow
-def test_rows_of_bands_and_what_is_computed_twice_are_shown():
+def test_rows_of_bands_and_repeated_macs_are_shown():
     answer = plan(resnet50(), specified("mi9"), PlanConfig(processors=("cpu", "gpu"), lossless=True))
     segment = next(s for s in answer.run.segments if s.kind == "rows")
     for width in (120, 80, 50):
         text = printed(answer, width)
         assert all(f"{branch.scale.rows[0]}:{branch.scale.rows[1]}" in text for branch in segment.branches)
-    reply = dict(figures(answer))
-    said = ("exact in fp32; fp16 rounds", f"{answer.repeated:.1%} of its MACs twice", f"halos {answer.run.halo_ms:.2f} ms")
-    assert all(words in reply["computes"] for words in said)
-    assert "to be trained" in reply["sequential, same MACs"]
+    texts = dict(figures(answer))
+    expected = ("exact in fp32; fp16 rounds", f"{answer.repeated:.1%} of its MACs twice", f"halos {answer.run.halo_ms:.2f} ms")
+    assert all(part in texts["computes"] for part in expected)
+    assert "to be trained" in texts["sequential, same MACs"]
 
 
-def test_interval_whose_end_few_rounds_leave_open_is_one_sided():
+def test_interval_without_an_upper_end_is_one_sided():
     assert (ratio(0.5, 0.1, 2), ratio(0.5, 0.1, 1e9)) == ("0.50x (0.10-2.00)", "0.50x (0.10 or more)")
 
 
@@ -121,7 +121,7 @@ SHARE = {"value": 0.9, "low": 0.8, "high": 0.95, "top5_overlap": None}
 RUN = {"images": 20, "precisions": {"cpu": ("int8",), "gpu": ("fp16", "fp32")}, "delegates": {"cpu": "cpu", "gpu": "opencl"}}
 
 
-def test_network_its_files_and_its_segments_have_a_line_each():
+def test_agreement_of_network_files_and_segments_has_one_line_each():
     alone = (SegmentAgreement(segment="s1", value=0.97, error=0.05), SegmentAgreement(segment="s2", value=None, error=None))
     run = BundleAgreement(**SHARE | {"value": 0.85}, error=0.2, **RUN)
     lines = list(agreement_lines(Agreement(**SHARE, error=0.1, images=40, segments=alone, bundle=run)))
@@ -131,9 +131,9 @@ def test_network_its_files_and_its_segments_have_a_line_each():
     assert lines[2] == "  s1 alone changed: the original's class in 97.0%, error 5.0%"
 
 
-def test_answers_of_one_class_are_said_to_give_no_agreement_and_several_are_counted():
-    [alike] = [line for line in agreement_lines(Agreement(**dict.fromkeys(SHARE), error=0.1, images=40, classes=1)) if "agreement" in line]
-    assert alike.startswith("the original answers one class for these images")
+def test_agreement_on_one_class_is_unknown_and_on_several_their_number_is_shown():
+    [note] = [line for line in agreement_lines(Agreement(**dict.fromkeys(SHARE), error=0.1, images=40, classes=1)) if "agreement" in line]
+    assert note.startswith("the original answers one class for these images")
     [line] = agreement_lines(Agreement(**SHARE, error=0.1, images=40, classes=7))
     assert "the original's class, one of 7 that it answers, in 90.0%" in line
 
@@ -175,7 +175,7 @@ def test_table_has_every_design_with_its_numbers_and_nothing_cut(answer, width):
 
 
 @pytest.mark.parametrize("width", [40, 70, 200])
-def test_every_name_kind_and_number_of_an_explanation_stands_whole_at_any_width(width):
+def test_names_kinds_and_numbers_of_an_explanation_are_not_cut_at_any_width(width):
     name, stated = "s2_to_s6_gpu_features_7_block_2_fc1_conv", {"op": "GlobalAveragePool", "processor": "gpu", "delegate": "tflite_gpu"}
     placed = {f"{name}_{i}": ("s2_to_s6.gpu" if i < 3 else "head", 12.345 + i) for i in range(6)}
     why = f"merged into `{name}_0` by tflite_gpu"
@@ -189,16 +189,16 @@ def test_every_name_kind_and_number_of_an_explanation_stands_whole_at_any_width(
     assert "…" not in text
     assert all(len(line) <= width for line in text.splitlines())
     whole = "".join(text.split())
-    told = [word for row in ops for word in (row.name, row.op, row.subgraph, f"{row.ms:.3f}", *row.reason.split())]
-    told += ["s2_to_s6.cpu", "cpu[1large3med]", "12,345,678,901", "117.79", "0.50", "plannedms"]
-    assert [word for word in told if word not in whole] == []
+    expected = [part for row in ops for part in (row.name, row.op, row.subgraph, f"{row.ms:.3f}", *row.reason.split())]
+    expected += ["s2_to_s6.cpu", "cpu[1large3med]", "12,345,678,901", "117.79", "0.50", "plannedms"]
+    assert [part for part in expected if part not in whole] == []
 
 
 cells_of_a_table = st.lists(st.lists(st.text("abcdefgh._/", min_size=1, max_size=60), min_size=3, max_size=3), min_size=1, max_size=4)
 
 
 @given(cells_of_a_table, st.integers(20, 120))
-def test_no_cell_of_a_table_is_lost_whatever_the_width(lines, width):
+def test_no_cell_of_a_table_is_cut_at_any_width(lines, width):
     text = page_printed(Page("t", [], sections=[Section("s", "h", (), [Grid("c", ("one", "two", "three"), lines, right=(2,))])]), width)
     assert "…" not in text
     assert all(len(line) <= width for line in text.splitlines())
@@ -213,7 +213,7 @@ def test_terminal_has_lead_facts_printed_sections_and_notes_in_their_order():
     assert [line.strip() for line in text.split("\n") if line.strip()] == ["lead", "fact  1 ms (read so)", "said", "x", "cell", "next"]
 
 
-def test_bars_of_text_are_in_proportion_to_time():
+def test_text_bars_are_proportional_to_time():
     bars = [Bar("cpu", 0, 3, "computing", "s1"), Bar("gpu", 0, 1, "exchange"), Bar("gpu", 1, 4, "others"), Bar("cpu", 5, 1, "join")]
     cpu, gpu, labels, legend = text_bars(bars, 6, 60)
     assert cpu == f"cpu |{'#' * 30}{'.' * 20}{'~' * 10}|"
@@ -223,7 +223,7 @@ def test_bars_of_text_are_in_proportion_to_time():
     assert [line for line in text.splitlines() if line in ("one", "two")] == ["one", "two"]
 
 
-def test_points_are_the_kernels_that_multiply():
+def test_roofline_points_are_the_kernels_with_macs():
     phone = specified("mi9")
     estimate = LatencyPredictor(phone).predict(small_resnet(), "gpu", "fp32")
     multiplying = [kernel for kernel in estimate.kernels if kernel.kernel.macs]
@@ -236,7 +236,7 @@ def test_points_are_the_kernels_that_multiply():
 
 
 @pytest.mark.slow
-def test_both_networks_and_what_they_have_to_beat_are_told(both):  # noqa: F811
+def test_page_of_a_pair_shows_its_times_and_its_baseline(both):  # noqa: F811
     for goal in ("makespan", "throughput"):
         answer = together_answer(best_pair(*both, MI9, PROCESSORS, goal), {})
         text = page_printed(together_page(answer), 160)

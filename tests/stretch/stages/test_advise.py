@@ -20,8 +20,8 @@ GRAPH = small_resnet(96)
 
 
 @pytest.mark.slow
-def test_answers_are_those_of_plans_made_by_themselves_the_fastest_first():
-    # these share backends: results for the first are used for the others
+def test_answers_equal_separate_plans_with_the_fastest_first():
+    # these devices share backends, so results for the first device are used for the second
     names = ("pixel4", "mi9")
     answers = advise("small", GRAPH, [load_device(name) for name in names]).answers
     ms = [(getattr(answer, answer.recommended, None) or answer.best_single).ms for answer in answers]
@@ -42,7 +42,7 @@ def test_answers_are_those_of_plans_made_by_themselves_the_fastest_first():
     assert compared
 
 
-def test_exact_branches_are_not_planned_where_a_bound_excludes_their_gain():
+def test_exact_branches_are_not_planned_if_a_bound_excludes_their_gain():
     device = with_speed(msgspec.structs.replace(specified("mi9"), fits={}), "gpu", 0.001)
     device = msgspec.structs.replace(device, processors={name: device.processors[name] for name in ("cpu", "gpu")})
     [answer] = advise("small", GRAPH, [device]).answers
@@ -52,9 +52,9 @@ def test_exact_branches_are_not_planned_where_a_bound_excludes_their_gain():
     assert result.recommended.startswith("single:")
 
 
-def test_precision_is_the_narrowest_that_is_as_wide_as_asked():
+def test_precision_is_the_narrowest_that_is_as_wide_as_requested():
     assert precisions_at(load_device("mi9"), "fp16") == {"cpu": "fp32", "gpu": "fp16"}
-    # its NPU has int8 alone
+    # its NPU runs only int8
     [answer] = advise("small", GRAPH, [load_device("rb3gen2")], "fp16").answers
     assert (answer.recommended, answer.best_single.precision) == ("single:cpu", "fp32")
     assert answer.reason == "cpu is the only processor with that precision or a wider one"
@@ -64,19 +64,19 @@ SHAPES = st.tuples(st.integers(2, 3), st.integers(1, 8))
 
 
 @given(SHAPES.flatmap(lambda shape: arrays(float, shape, elements=st.floats(0.01, 50))), st.floats(0, 20))
-def test_bound_is_that_of_the_linear_program(times, last_exchange):
+def test_bound_equals_the_linear_program(times, last_exchange):
     exchange = np.linspace(0, last_exchange, len(times))
     processors, groups = times.shape
-    # the last variable is the time when all is done
+    # the last variable is the time at which all processors are done
     ends = np.zeros((processors, processors * groups + 1))
     for p in range(processors):
         ends[p, p * groups : (p + 1) * groups], ends[p, -1] = times[p], -1
     whole = np.hstack([np.tile(np.eye(groups), processors), np.zeros((groups, 1))])
-    fun = linprog([0.0] * (processors * groups) + [1.0], ends, -exchange, whole, np.ones(groups)).fun
+    optimum = linprog([0.0] * (processors * groups) + [1.0], ends, -exchange, whole, np.ones(groups)).fun
     bound = _min_divided_ms(times, exchange)
-    assert bound <= fun * (1 + 1e-6)
+    assert bound <= optimum * (1 + 1e-6)
     if processors == 2:
-        assert bound == pytest.approx(fun, rel=1e-6)
+        assert bound == pytest.approx(optimum, rel=1e-6)
 
 
 @pytest.mark.representatives(1)

@@ -1,4 +1,4 @@
-"""An ONNX file is one network for every verb: the same operators, the same notation of its inputs, the same exit codes."""
+"""Every verb reads an ONNX file as the same network, with the same operators, input notation and exit codes."""
 
 import numpy as np
 import onnx
@@ -25,19 +25,19 @@ def conv(reads, writes, filters, **attributes):
     return helper.make_node("Conv", [reads, filters], [writes], pads=[1, 1, 1, 1], **attributes)
 
 
-def recurrent(kind, gates, ways=1):
-    """A recurrent layer of 6 states."""
-    stored = {"w": weight(ways, gates * 6, 4), "r": weight(ways, gates * 6, 6)}
+def recurrent(kind, gates, directions=1):
+    """A recurrent layer with 6 hidden units."""
+    stored = {"w": weight(directions, gates * 6, 4), "r": weight(directions, gates * 6, 6)}
     options = {"linear_before_reset": 1} if kind == "GRU" else {}
-    options |= {"hidden_size": 6, "direction": "forward" if ways == 1 else "bidirectional"}
+    options |= {"hidden_size": 6, "direction": "forward" if directions == 1 else "bidirectional"}
     return onnx_model([helper.make_node(kind, ["x", *stored], ["y"], **options)], {"x": [5, 1, 4]}, {"y": None}, stored)
 
 
-TURN = helper.make_node("Transpose", ["s"], ["t"], perm=[0, 3, 1, 2])
+TRANSPOSE = helper.make_node("Transpose", ["s"], ["t"], perm=[0, 3, 1, 2])
 FIRST = {"a": weight(8, 3, 3, 3)}
 FILES = {
     "lstm": recurrent("LSTM", 4),
-    "gru": recurrent("GRU", 3, ways=2),
+    "gru": recurrent("GRU", 3, directions=2),
     "rnn": recurrent("RNN", 1),
     "uneven split": onnx_model(
         [
@@ -50,7 +50,7 @@ FILES = {
         FIRST | {"n": np.array([2, 6])},
     ),
     "channels last": onnx_model(
-        [helper.make_node("Sub", ["x", "m"], ["s"]), TURN, conv("t", "y", "a", strides=[2, 2])],
+        [helper.make_node("Sub", ["x", "m"], ["s"]), TRANSPOSE, conv("t", "y", "a", strides=[2, 2])],
         {"x": [1, 8, 12, 3]},
         {"y": None},
         FIRST | {"m": weight(3)},
@@ -84,7 +84,7 @@ def figures(graph):
 
 @pytest.mark.representatives(2)
 @pytest.mark.parametrize("name", FILES)
-def test_prediction_with_and_without_torch_is_of_the_network_that_is_branched(tmp_path, name):
+def test_predicted_network_with_and_without_torch_is_the_branched_network(tmp_path, name):
     path = written(tmp_path, FILES[name])
     read, branched = read_graph(path).graph, read_network(path).graph
     assert read.macs > 0
@@ -92,11 +92,11 @@ def test_prediction_with_and_without_torch_is_of_the_network_that_is_branched(tm
     assert figures(read_onnx(path)) == figures(read)
 
 
-def test_channels_are_first_in_every_notation_of_an_image_whose_file_has_them_last(capsys, tmp_path):
+def test_channels_first_input_is_accepted_for_a_channels_last_file_by_every_verb(capsys, tmp_path):
     path = written(tmp_path, FILES["channels last"])
-    words = ("predict", path, "--device", "mi9", "--input", "3x8x12", "--json")
-    answers = [succeed(capsys, *words).data, spawn(ABSENT, *words).data]
-    answers.append(succeed(capsys, "advise", *words[1:]).data)
+    args = ("predict", path, "--device", "mi9", "--input", "3x8x12", "--json")
+    answers = [succeed(capsys, *args).data, spawn(ABSENT, *args).data]
+    answers.append(succeed(capsys, "advise", *args[1:]).data)
     assert {(tuple(answer["input"]), answer["macs"]) for answer in answers} == {((1, 3, 8, 12), 8 * 4 * 6 * 27)}
     assert "torch is not installed" in answers[1]["warnings"][0]
     assert "channels last" in answers[0]["warnings"][0]
@@ -113,15 +113,15 @@ def test_open_size_ends_every_verb_with_one_sentence_and_code(capsys, tmp_path, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("device", ["mi9", "mi9,pixel6"])
-def test_open_size_of_a_sequence_is_asked_for_by_its_name(capsys, tmp_path, device):
+def test_open_size_of_a_sequence_is_requested_by_its_name(capsys, tmp_path, device):
     model = onnx_model([helper.make_node("Conv", ["x", "a"], ["y"])], {"x": ["n", 4, "length"]}, {"y": None}, {"a": weight(8, 4, 3)})
-    words = ("predict", written(tmp_path, model), "--device", device)
-    ended = call(capsys, *words)
+    args = ("predict", written(tmp_path, model), "--device", device)
+    ended = call(capsys, *args)
     assert (ended.code, "--input x=1x4x16" in ended.hint) == (2, True)
-    assert succeed(capsys, *words, "--input", "x=1x4x20", "--json").out
+    assert succeed(capsys, *args, "--input", "x=1x4x20", "--json").out
 
 
-def test_truth_values_that_a_file_gives_are_read_or_refused_in_one_sentence(capsys, tmp_path):
+def test_boolean_outputs_of_a_file_are_read_or_refused_in_one_sentence(capsys, tmp_path):
     model = onnx_model(
         [conv("x", "c", "a"), helper.make_node("Greater", ["c", "k"], ["y"])],
         {"x": [1, 3, 8, 8]},
@@ -143,13 +143,13 @@ REFUSED = {
 
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("name", REFUSED)
-def test_file_that_nothing_reads_is_refused_as_branch_refuses_it(capsys, tmp_path, name):
+def test_unreadable_file_is_refused_by_predict_and_branch_with_the_same_message(capsys, tmp_path, name):
     model = onnx_model(REFUSED[name], {"x": [1, 3, 8, 8]}, {"y": None}, FIRST)
     ended = [call(capsys, verb, written(tmp_path, model), "--device", "mi9") for verb in ("predict", "branch")]
     assert ([one.code for one in ended], ended[0].message) == ([1, 1], ended[1].message)
 
 
-def test_network_that_branch_refuses_is_predicted_and_the_reason_is_told(capsys, tmp_path):
+def test_network_that_branch_refuses_is_predicted_with_the_reason_as_a_warning(capsys, tmp_path):
     nodes = [conv("x", "o", "b"), helper.make_node("DeformConv", ["x", "a", "o"], ["y"], pads=[1, 1, 1, 1])]
     model = onnx_model(nodes, {"x": [1, 3, 8, 8]}, {"y": None}, FIRST | {"b": weight(18, 3, 3, 3)}, opset=19)
     answer = succeed(capsys, "predict", written(tmp_path, model), "--device", "mi9", "--json").data

@@ -1,4 +1,4 @@
-"""The user's own file as the judge: of what was read of it, of its bundle, and of the bundle's times."""
+"""The user's own file is the reference for the network read from it, for its bundle, and for the bundle's times."""
 
 import hashlib
 
@@ -65,7 +65,7 @@ def archive(folder):
 @pytest.mark.parametrize(
     ("write", "first"), [(onnx_file, r"node `two` \(Conv\)"), (tflite_file, r"operator `two` \(CONV_2D\)"), (archive, None)]
 )
-def test_network_that_computes_something_else_is_refused_where_it_begins(tmp_path, write, first):
+def test_network_that_differs_from_its_file_is_refused_with_the_first_differing_operator(tmp_path, write, first):
     loaded = load_model(str(write(tmp_path)), trust_code=True)
     assert check_own_file(loaded)[0] == []
     with torch.no_grad():
@@ -82,14 +82,14 @@ def test_network_that_computes_something_else_is_refused_where_it_begins(tmp_pat
         ([*LAYERS, helper.make_node("Identity", ["two_out"], ["y"])], 27, "ONNX Runtime cannot load"),
     ],
 )
-def test_file_that_no_runtime_judges_is_told(tmp_path, nodes, opset, reason):
+def test_file_without_a_reference_runtime_gives_a_warning(tmp_path, nodes, opset, reason):
     numbers = {"ratio": np.float32(0.5), "on": np.bool_(True)}
     path = saved(tmp_path / "net.onnx", *nodes, outputs=("y",), opset=opset, stored=numbers)
     try:
-        told, own = check_own_file(load_model(str(path)))
+        messages, reference = check_own_file(load_model(str(path)))
     except StretchError as error:
-        told, own = [error.message], None
-    assert ([reason in words for words in told], own) == ([True], None)
+        messages, reference = [error.message], None
+    assert ([reason in message for message in messages], reference) == ([True], None)
 
 
 def branched(path, folder=None):
@@ -98,17 +98,17 @@ def branched(path, folder=None):
 
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("opset", [17, 27])
-def test_plan_says_whether_its_output_was_compared_with_the_file(tmp_path, opset):
+def test_plan_states_whether_its_output_was_compared_with_the_file(tmp_path, opset):
     built = branched(saved(tmp_path / "net.onnx", *LAYERS, opset=opset))
     page = plan_page(built.plan, built)
     assert any("own reading of the file only" in str(line) for line in page.brief) == (opset == 27)
 
 
-def test_archive_that_a_bundle_cannot_hold_is_told(tmp_path):
+def test_torch_archive_gives_a_warning_that_the_bundle_holds_a_rewritten_file(tmp_path):
     assert any("net.pt2 written again" in warning for warning in branched(archive(tmp_path), tmp_path / "bundle").warnings)
 
 
-def test_file_that_rounds_is_told_wherever_it_is_a_control(tmp_path):
+def test_quantised_file_as_a_control_is_marked_as_not_comparable(tmp_path):
     rounding = [
         helper.make_node(f"{kind}Linear", [x, "s", "z"], [y]) for kind, x, y in (("Quantize", "x", "q"), ("Dequantize", "q", "back"))
     ]
@@ -126,7 +126,7 @@ def test_file_that_rounds_is_told_wherever_it_is_a_control(tmp_path):
 
 
 @pytest.mark.slow
-def test_other_delegates_run_the_file_as_the_original_too(tmp_path):
+def test_other_delegates_also_time_the_file_as_the_original(tmp_path):
     folder = branched(saved(tmp_path / "net.onnx", *LAYERS, opset=18), tmp_path / "bundle").bundle
     with Session(folder, {"cpu": "opencl", "gpu": "opencl"}) as session:
         (folder / "captured.onnx").write_bytes(b"")
@@ -136,7 +136,7 @@ def test_other_delegates_run_the_file_as_the_original_too(tmp_path):
 
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("write", [onnx_file, tflite_file])
-def test_bundle_holds_the_file_times_it_and_is_judged_by_it(tmp_path, write):
+def test_bundle_holds_times_and_is_compared_with_the_file(tmp_path, write):
     path = write(tmp_path)
     result = branched(path, tmp_path / "bundle")
     assert (tmp_path / "bundle" / "controls" / f"original{path.suffix}").read_bytes() == path.read_bytes()
@@ -147,7 +147,7 @@ def test_bundle_holds_the_file_times_it_and_is_judged_by_it(tmp_path, write):
         assert benchmark(session, x, Effort(rounds=2, warmup=1)).sequential is not None
 
 
-def test_bundle_beside_another_file_is_not_fit_to_run(tmp_path):
+def test_bundle_with_a_replaced_file_is_refused(tmp_path):
     result = branched(onnx_file(tmp_path), tmp_path / "bundle")
     folder = result.bundle
     other = folder / "controls" / "original.onnx"
@@ -163,7 +163,7 @@ def test_bundle_beside_another_file_is_not_fit_to_run(tmp_path):
         compare_with_reference(session, random_input(session.bundle))
 
 
-def test_file_whose_batch_is_open_and_weights_lie_outside_is_held_whole(tmp_path):
+def test_file_with_open_batch_and_external_weights_is_stored_completely(tmp_path):
     model = onnx.load(str(onnx_file(tmp_path)))
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "N"
     path = tmp_path / "outside.onnx"
@@ -177,12 +177,12 @@ def test_file_whose_batch_is_open_and_weights_lie_outside_is_held_whole(tmp_path
     ("last", "outputs"),
     [
         (helper.make_node("Identity", ["two_out"], ["z"]), ("two_out", "z", "two_out")),
-        # places are whole numbers, and given as reals
+        # indices are integers and are returned as floats
         (helper.make_node("ArgMax", ["two_out"], ["y"], axis=1), ("y",)),
     ],
-    ids=["one tensor", "places"],
+    ids=["one tensor", "indices"],
 )
-def test_outputs_that_are_one_tensor_or_whole_numbers_are_all_given(tmp_path, last, outputs):
+def test_repeated_outputs_and_integer_outputs_are_all_returned(tmp_path, last, outputs):
     path, x = saved(tmp_path / "net.onnx", *LAYERS, last, outputs=outputs), random(SHAPE)
     want = onnx_runtime.session(path).run(None, {"x": x})
     with Session(branched(path, tmp_path / "bundle").bundle) as session:
@@ -193,12 +193,12 @@ def test_outputs_that_are_one_tensor_or_whole_numbers_are_all_given(tmp_path, la
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
-def of_whole_numbers(folder):
+def integer_file(folder):
     node = helper.make_node("ConvInteger", ["x", "k"], ["y"])
     return saved(folder / "net.onnx", node, outputs=("y",), kind=TensorProto.UINT8, stored={"k": np.ones((4, 3, 3, 3), np.uint8)})
 
 
-def with_a_condition(folder):
+def conditional_file(folder):
     body = helper.make_graph([helper.make_node("Identity", ["r"], ["inner"])], "body", [], [onnx.ValueInfoProto(name="inner")])
     chosen = helper.make_node("If", ["on"], ["y"], then_branch=body, else_branch=body)
     most = helper.make_node("ReduceMax", ["r"], ["most"], keepdims=0)
@@ -206,7 +206,7 @@ def with_a_condition(folder):
     return saved(folder / "net.onnx", CONV, RELU, most, on, chosen, outputs=("y",), stored={"limit": np.float32(1)})
 
 
-def of_two_subgraphs(folder):
+def two_subgraphs_file(folder):
     tables = ANY_TFLITE.decode(tflite_file(folder).read_bytes(), allow_unknown=True)
     tables["subgraphs"] *= 2
     (folder / "two.tflite").write_bytes(bytes(ANY_TFLITE.encode(tables)))
@@ -216,12 +216,12 @@ def of_two_subgraphs(folder):
 @pytest.mark.parametrize(
     ("write", "noun", "hint"),
     [
-        (of_whole_numbers, "whole numbers", "QuantizeLinear"),
-        (with_a_condition, "decides by what is computed", "without it"),
-        (of_two_subgraphs, "2 subgraphs", "convert"),
+        (integer_file, "whole numbers", "QuantizeLinear"),
+        (conditional_file, "decides by what is computed", "without it"),
+        (two_subgraphs_file, "2 subgraphs", "convert"),
     ],
 )
-def test_file_that_cannot_be_read_says_what_to_give_instead(tmp_path, write, noun, hint):
+def test_unreadable_file_is_refused_with_an_alternative(tmp_path, write, noun, hint):
     with pytest.raises(StretchError, match=noun) as caught:
         load_model(str(write(tmp_path)))
     assert hint in caught.value.hint
@@ -234,7 +234,7 @@ SPREAD = helper.make_node("LRN", ["r"], ["y"], "spread", size=3)
 
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize(("node", "kind"), [(UP, "conv_transpose2d"), (SUM, "matmul|einsum"), (SPREAD, "view|avg_pool3d")])
-def test_operators_of_torch_are_written_as_code_and_named_where_tflite_has_none(tmp_path, node, kind):
+def test_torch_operators_are_exported_as_code_and_named_if_tflite_has_no_lowering(tmp_path, node, kind):
     path = saved(tmp_path / "net.onnx", CONV, RELU, node, outputs=("y",), stored={"up": random((8, 4, 2, 2), 3)})
     folder = branched(path, tmp_path / "bundle").bundle
     assert export(folder, tmp_path / "code", "code").max_error < 1e-5

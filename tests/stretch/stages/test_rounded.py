@@ -1,4 +1,4 @@
-"""Training sees the exported network: the rounded module against the exported files on ONNX Runtime, and against torch's own fake quantisation."""
+"""Training sees the exported network: the rounded module equals the exported files on ONNX Runtime and torch's fake quantisation."""
 
 from dataclasses import replace
 
@@ -37,7 +37,7 @@ def rounded(result, design, precision=PRECISION):
 
 
 def written(result, module, folder):
-    """The bundle that is exported from a rounded module, int8 and fp16 as it was trained, from other images than its ranges."""
+    """The bundle exported from a rounded module in its int8 and fp16, with other images than those of its ranges."""
     precision = {name: PRECISION[name] for name in module.model.design.processors}
     facts = BundleFacts("mi9", False, "trained", precision=precision, ranges=module.ranges)
     export_bundle(folder / "float", result, module.model, None, replace(facts, controls=False))
@@ -47,21 +47,21 @@ def written(result, module, folder):
 
 
 class Conv2dSame(nn.Conv2d):
-    """TensorFlow's padding, which timm's class of this name computes: more below and to the right than above."""
+    """TensorFlow's padding as in timm's class of this name: one row below and one column to the right."""
 
     def forward(self, x):
         return super().forward(torch.nn.functional.pad(x, (0, 1, 0, 1)))
 
 
 def padded():
-    """A network whose convolutions pad their sides differently."""
+    """A network with asymmetric padding in its convolutions."""
     torch.manual_seed(0)
     layers = [nn.Sequential(Conv2dSame(c, d, 3, stride=2), nn.BatchNorm2d(d), nn.ReLU()) for c, d in ((3, 8), (8, 16))]
     return capture(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10)).eval(), (1, 3, 32, 32))
 
 
 @pytest.mark.parametrize("model", [pytest.param("tiny_resnet", marks=pytest.mark.slow), "padded"])
-def test_each_rounded_branch_is_its_exported_file_to_within_a_step(captured, tmp_path, model):
+def test_each_rounded_branch_equals_its_exported_file_within_one_step(captured, tmp_path, model):
     result = padded() if model == "padded" else captured(model)
     design = identity_design(result.graph) if model == "padded" else cpu_and("gpu", result.graph, "project")
     module = rounded(result, design).eval()
@@ -70,11 +70,11 @@ def test_each_rounded_branch_is_its_exported_file_to_within_a_step(captured, tmp
     tensors = replay(bundle.manifest, runs, inputs(result, 1, seed=3).numpy())
     for sub in bundle.manifest.subgraphs:
         with torch.no_grad():
-            mine = module.branch(sub.name, torch.from_numpy(tensors[sub.input])).numpy()
-        difference = np.abs(mine - tensors[sub.output])
+            output = module.branch(sub.name, torch.from_numpy(tensors[sub.input])).numpy()
+        difference = np.abs(output - tensors[sub.output])
         if sub.precision == "int8":
             step = module.ranges[sub.name][sub.output][0]
-            # a sum that lies between two integers may be rounded to either, by the order in which it is added
+            # a sum halfway between two integers may round to either, depending on the order of addition
             assert difference.max() <= 1.001 * step, sub.name
             assert (difference > step / 2).mean() < 0.05, sub.name
         else:
@@ -82,7 +82,7 @@ def test_each_rounded_branch_is_its_exported_file_to_within_a_step(captured, tmp
 
 
 @pytest.mark.slow
-def test_files_have_the_scales_of_training_whatever_images_they_are_exported_with(captured, tmp_path):
+def test_exported_files_keep_the_scales_of_training_with_any_images(captured, tmp_path):
     result = captured("tiny_resnet")
     module = rounded(result, cpu_and("gpu", result.graph, "project"))
     with torch.no_grad():
@@ -94,14 +94,14 @@ def test_files_have_the_scales_of_training_whatever_images_they_are_exported_wit
             assert (scales[tensor][0], scales[tensor][1]) == (pytest.approx(scale, rel=1e-6), zero)
 
 
-def test_channel_of_zeros_and_values_beyond_half_precision_stay_finite():
+def test_zero_channels_and_values_beyond_half_precision_stay_finite():
     got, bias = _per_channel(torch.zeros(2, 3, 1, 1), torch.tensor([1.0, -2.0]), torch.tensor(0.02))
     assert torch.equal(got, torch.zeros(2, 3, 1, 1))
     torch.testing.assert_close(bias, torch.tensor([1.0, -2.0]), rtol=1e-3, atol=1e-6)
     assert torch.equal(_half(torch.tensor([1e6, 1 / 3])), torch.tensor([65504.0, float(torch.tensor(1 / 3).half())]))
 
 
-def test_gradients_reach_every_weight_and_statistics_stay(captured):
+def test_gradients_reach_every_weight_and_statistics_do_not_change(captured):
     result = captured("tiny_resnet")
     module = rounded(result, cpu_and("gpu", result.graph, "project")).train()
     before = {name: value.clone() for name, value in module.model.named_buffers()}
@@ -111,7 +111,7 @@ def test_gradients_reach_every_weight_and_statistics_stay(captured):
     assert all(torch.equal(before[name], value) for name, value in module.model.named_buffers())
 
 
-def test_processor_in_fp32_computes_as_it_does(captured):
+def test_processor_in_fp32_is_not_rounded(captured):
     result = captured("tiny_resnet")
     module = rounded(result, identity_design(result.graph), {"cpu": "fp32"}).eval()
     x = inputs(result, 2)
@@ -121,7 +121,7 @@ def test_processor_in_fp32_computes_as_it_does(captured):
 
 
 @pytest.mark.parametrize("text", ['{"a": [0, 3]}', '{"a": [1.0, 300]}', '{"a": 1}', "nothing"])
-def test_stated_ranges_that_are_no_scales_are_refused(tmp_path, text):
+def test_stated_ranges_other_than_scales_are_refused(tmp_path, text):
     model = onnx.ModelProto()
     assert read_ranges(model, tmp_path) == {}
     onnx.helper.set_model_props(model, {RANGES: text})
@@ -130,7 +130,7 @@ def test_stated_ranges_that_are_no_scales_are_refused(tmp_path, text):
 
 
 @given(st.dictionaries(st.text(min_size=1), st.tuples(st.floats(2.0**-60, 2.0**60, width=32), st.integers(0, 255))))
-def test_stated_ranges_are_read_as_they_were(ranges):
+def test_stated_ranges_are_read_back_unchanged(ranges):
     model = onnx.ModelProto()
     onnx.helper.set_model_props(model, stated_ranges(ranges))
     result = read_ranges(model, "there")
@@ -156,18 +156,18 @@ def test_recipes_that_cannot_be_rounded_are_refused(tmp_path, changes, why):
 
 
 @pytest.mark.slow
-def test_rounded_run_starts_from_trained_weights_resumes_and_exports_what_it_trained(tmp_path):
+def test_rounded_run_starts_from_trained_weights_resumes_and_exports_its_result(tmp_path):
     train_recipe(load_recipe(network(tmp_path), ("train.epochs=1",)), tmp_path, tmp_path / "first")
     extract(tmp_path / "first", tmp_path / "taken", bundle=False)
     weights = f"trained={tmp_path / 'taken' / 'model.safetensors'}"
     recipe = load_recipe(
         network(tmp_path, "[rounding]\nimages = 16\n"), ("start=trained", weights, "train.learning_rate=0.01", "train.epochs=2")
     )
-    done, again = (train_recipe(recipe, tmp_path, tmp_path / "run", resume=resume) for resume in (False, True))
-    assert again.metrics["accuracy"] == done.metrics["accuracy"]
-    taken = extract(tmp_path / "run", tmp_path / "out", controls=False)
-    assert taken.accuracy.extracted == pytest.approx(done.metrics["best_accuracy"])
-    assert taken.agreement.bundle.precisions == {"cpu": ("int8",), "gpu": ("fp16",)}
-    subgraphs = load_bundle(taken.bundle).manifest.subgraphs
-    assert all(read_ranges(onnx.load(taken.bundle / sub.file), tmp_path) for sub in subgraphs if sub.processor == "cpu")
+    done, resumed = (train_recipe(recipe, tmp_path, tmp_path / "run", resume=resume) for resume in (False, True))
+    assert resumed.metrics["accuracy"] == done.metrics["accuracy"]
+    extracted = extract(tmp_path / "run", tmp_path / "out", controls=False)
+    assert extracted.accuracy.extracted == pytest.approx(done.metrics["best_accuracy"])
+    assert extracted.agreement.bundle.precisions == {"cpu": ("int8",), "gpu": ("fp16",)}
+    subgraphs = load_bundle(extracted.bundle).manifest.subgraphs
+    assert all(read_ranges(onnx.load(extracted.bundle / sub.file), tmp_path) for sub in subgraphs if sub.processor == "cpu")
     assert {sub.processor: sub.planned_precision for sub in subgraphs} == PRECISION

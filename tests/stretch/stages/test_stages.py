@@ -1,4 +1,4 @@
-"""Results, requests and refusals of each stage: designs, networks, code, explanations, predictions, refinement, a bundle that is opened again."""
+"""Results, requests and refusals of each stage: designs, networks, code, explanations, predictions, refinement, reopened bundles."""
 
 import json
 import random
@@ -49,7 +49,7 @@ from tests.stretch.network.capture import token_patterns
 from tests.stretch.several import form
 
 
-def test_model_becomes_a_package_of_one_class_and_its_options_are_none_of_a_bundle(tiny_bundle, tmp_path):
+def test_model_becomes_a_package_of_one_class_and_its_options_are_refused_for_a_bundle(tiny_bundle, tmp_path):
     answer = emit("tiny_mobilenet", tmp_path / "net", (1, 3, 64, 64), weights="none")
     assert not answer.branched
     assert "torch.randn(1, 3, 64, 64)" in (tmp_path / "net" / "example.py").read_text()
@@ -57,7 +57,7 @@ def test_model_becomes_a_package_of_one_class_and_its_options_are_none_of_a_bund
         emit(str(tiny_bundle), tmp_path / "other", (1, 3, 64, 64))
 
 
-def test_subgraph_with_another_reason_than_its_processors_first_adds_it(tmp_path):
+def test_reason_of_a_processor_adds_a_subgraph_with_a_different_reason(tmp_path):
     bundle = load_bundle(two_branches(tmp_path / "b"))
     on_gpu = {"planned_precision": "fp16"}
     mixed = [msgspec.structs.replace(e, **on_gpu) if e.processor == "gpu" else e for e in bundle.manifest.subgraphs]
@@ -68,7 +68,7 @@ def test_subgraph_with_another_reason_than_its_processors_first_adds_it(tmp_path
     assert (reason.count(f"; {mixed[last].name}: "), reason.count("planned was fp16")) == (1, 1)
 
 
-def test_operator_that_a_runtime_has_in_parts_takes_the_time_of_all_its_kernels(captured, tmp_path):
+def test_operator_that_a_runtime_splits_takes_the_time_of_all_its_kernels(captured, tmp_path):
     result = captured("tiny_regnet")
     model = build(result, identity_design(result.graph))
     export_bundle(tmp_path / "b", result, model, model, BundleFacts("mi9", False, "random"))
@@ -97,14 +97,14 @@ class Net(torch.nn.Module):
 """
 
 
-def test_network_that_cannot_be_traced_is_read_for_a_prediction(tmp_path):
+def test_network_that_cannot_be_traced_is_still_read_for_a_prediction(tmp_path):
     (tmp_path / "tokens.py").write_text(TOKEN_NET)
     read = read_graph(f"{tmp_path}/tokens.py:Net", trust_code=True)
     assert ("cannot capture node" in read.refusal, read.graph.macs) == (True, 16 * 6 * 12)
     assert read_graph("tiny_resnet").refusal is None
 
 
-def test_weights_that_are_no_numbers_are_refused_by_name_and_infinite_masks_are_not():
+def test_non_finite_weights_are_refused_by_name_but_infinite_masks_are_allowed():
     net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
     net.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
     check_numbers(net, "net")
@@ -128,7 +128,7 @@ def test_weights_that_are_no_numbers_are_refused_by_name_and_infinite_masks_are_
         ((None, 0.2), (None, 0.1), False),
     ],
 )
-def test_classes_decide_and_errors_where_they_are_as_many_or_none(before, after, worse):
+def test_agreement_decides_whether_a_refinement_is_worse_and_errors_decide_ties_and_unknowns(before, after, worse):
     plain = Agreement(value=None, low=None, high=None, top5_overlap=None, error=0.0, images=8)
     one, other = (replace_struct(plain, value=value, error=error) for value, error in (before, after))
     assert module._is_worse(other, one) == worse
@@ -141,26 +141,26 @@ def network():
 
 @given(st.integers(20, 60), st.integers(1, 30), st.integers(0, 3))
 @settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_image_that_is_there_twice_is_taken_once_and_it_is_said(network, tmp_path, there, copies, seed):
-    """A copy must not be fitted to and held back at once."""
+def test_duplicate_images_are_used_once_with_a_warning(network, tmp_path, distinct, copies, seed):
+    """Copies of an image must not be in both the fitted and the held-back images."""
     shape = network.graph.input.shape[1:]
-    some = np.zeros((there + copies, *shape), np.float32)
-    some[:there, 0, 0, 0] = np.arange(there)
-    some[there:] = some[np.random.default_rng(seed).integers(0, there, copies)]
-    np.save(tmp_path / "some.npy", some[np.random.default_rng(seed).permutation(len(some))])
+    images = np.zeros((distinct + copies, *shape), np.float32)
+    images[:distinct, 0, 0, 0] = np.arange(distinct)
+    images[distinct:] = images[np.random.default_rng(seed).integers(0, distinct, copies)]
+    np.save(tmp_path / "some.npy", images[np.random.default_rng(seed).permutation(len(images))])
     result = divide_images(tmp_path, network.captured, 256)
     numbers = [int(n) for part in (result.fitted, result.held_back) for batch in part for n in batch[:, 0, 0, 0]]
-    assert (sorted(numbers), result.repeated) == (list(range(there)), copies)
+    assert (sorted(numbers), result.repeated) == (list(range(distinct)), copies)
     assert f"{copies} of the images are the same as others" in result.warnings[0]
 
 
-def test_images_that_are_all_alike_give_no_agreement(network):
+def test_identical_images_give_no_agreement(network):
     same = [torch.zeros(8, *network.graph.input.shape[1:])]
     whole = build(network.captured, undivided_design(network.captured, identity_design(network.graph)))
     assert "the original answers one class for 8 images" in compare_with_original(whole, network.captured, same)[1][0]
 
 
-def test_network_that_lost_the_original_s_classes_is_said_to_need_training(network):
+def test_network_with_low_agreement_gives_a_warning_that_it_needs_training(network):
     planned = plan(network.graph, specified("pixel6"), PlanConfig(alpha=1000.0, beta=1000.0, macs=(0.7, 1.4)))
     model = build(network.captured, planned.design)
     with torch.no_grad():
@@ -171,26 +171,26 @@ def test_network_that_lost_the_original_s_classes_is_said_to_need_training(netwo
     assert (agreement.value < MIN_AGREEMENT, "train it" in answer[0]) == (True, True)
 
 
-def test_files_are_run_on_some_of_the_images_held_back_and_what_was_left_out_is_said(network, tmp_path):
-    captured, said = network.captured, []
+def test_files_run_on_part_of_the_held_back_images_with_a_warning_if_time_runs_out(network, tmp_path):
+    captured, warnings = network.captured, []
     model = build(captured, identity_design(network.graph)).eval()
     export_bundle(tmp_path / "b", captured, model, None, BundleFacts("mi9", False, "random", controls=False))
-    some = torch.randn(24, *network.graph.input.shape[1:], generator=torch.Generator().manual_seed(0))
-    images = Images([some[:16]], list(some[16:].split(3)))
-    asked = compare_with_original(model, captured, images.held_back)[0], captured, images
-    result = FileComparison(*asked, 5, warnings=said)(load_bundle(tmp_path / "b")).bundle
-    # of this noise the original sees one class alone
-    assert (result.images, result.value, result.classes, said) == (5, None, 1, [])
+    noise = torch.randn(24, *network.graph.input.shape[1:], generator=torch.Generator().manual_seed(0))
+    images = Images([noise[:16]], list(noise[16:].split(3)))
+    compared = compare_with_original(model, captured, images.held_back)[0], captured, images
+    result = FileComparison(*compared, 5, warnings=warnings)(load_bundle(tmp_path / "b")).bundle
+    # the original sees only one class in this noise
+    assert (result.images, result.value, result.classes, warnings) == (5, None, 1, [])
     assert result.error < 1e-3
-    assert FileComparison(*asked, 64, seconds=0.0, warnings=said)(load_bundle(tmp_path / "b")).bundle.images == 1
-    assert said == ["in the time there is, the bundle's files were run on 1 of 8 images"]
+    assert FileComparison(*compared, 64, seconds=0.0, warnings=warnings)(load_bundle(tmp_path / "b")).bundle.images == 1
+    assert warnings == ["in the time there is, the bundle's files were run on 1 of 8 images"]
 
 
 @pytest.mark.parametrize(
     ("shapes", "says"),
     [((4, 3, 16, 16), "batch of 4"), ("towers", "networks of one input"), ((1, 3, 16, 16), "40 images of which only 1 differ")],
 )
-def test_images_that_are_alike_or_of_a_network_that_reads_several_at_once_are_refused(tmp_path, shapes, says):
+def test_identical_images_and_networks_of_several_inputs_or_fixed_batches_are_refused(tmp_path, shapes, says):
     module, arguments = form("towers" if shapes == "towers" else "deep")
     captured = capture(module, arguments if shapes == "towers" else shapes, "net")
     np.save(tmp_path / "images.npy", np.zeros((40, 3, 16, 16), np.float32))
@@ -202,7 +202,7 @@ def written(folder, result, design):
     model = build(result, design)
     with torch.no_grad():
         for number, parameter in enumerate(model.parameters()):
-            # no longer the original's
+            # weights must differ from the original's
             parameter.mul_(1 + 0.01 * (number % 3))
     export_bundle(folder, result, model, None, BundleFacts("mi9", False, "random"))
     return load_bundle(folder, check_hashes=True), model.eval()
@@ -224,7 +224,7 @@ NETWORKS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
-def test_reopened_networks_compute_what_those_that_were_written_compute(tmp_path, name):
+def test_reopened_networks_compute_the_same_as_the_written_networks(tmp_path, name):
     result, design = NETWORKS[name]()
     bundle, model = written(tmp_path / "b", result, design)
     original, reopened = load_bundle_model(bundle)
@@ -238,22 +238,22 @@ def test_reopened_networks_compute_what_those_that_were_written_compute(tmp_path
 
 @pytest.fixture(scope="module")
 def whole(captured, tmp_path_factory):
-    """The folder of a bundle that nobody has tampered with."""
+    """The folder of an unmodified bundle."""
     result = captured("tiny_resnet")
     return written(tmp_path_factory.mktemp("whole") / "b", result, cpu_and("gpu", result.graph, "sum"))[0].path
 
 
-def without_original(folder):
+def remove_original(folder):
     edit(folder, lambda m: m.update(controls={}, control_macs={}))
 
 
-def in_half(folder):
+def half_precision_of(folder):
     bundle, half = load_bundle(folder), folder.parent / "half"
     export_precision(bundle, half, {"gpu": "fp16"}, synthetic_images(bundle.manifest.model.input_shape, 8), "made up")
     return half
 
 
-def doubled(folder):
+def double_weights(folder):
     model = onnx.load(str(folder / "model.onnx"))
     for tensor in model.graph.initializer:
         if len(tensor.dims) == 4:
@@ -265,24 +265,24 @@ def doubled(folder):
 @pytest.mark.parametrize(
     ("change", "noun"),
     [
-        (without_original, "without controls"),
-        (doubled, "differs from torch"),
-        pytest.param(in_half, "in fp16, and weights can be changed in fp32 alone", marks=pytest.mark.slow),
+        (remove_original, "without controls"),
+        (double_weights, "differs from torch"),
+        pytest.param(half_precision_of, "in fp16, and weights can be changed in fp32 alone", marks=pytest.mark.slow),
     ],
 )
-def test_bundle_whose_network_cannot_be_had_again_is_refused(whole, tmp_path, change, noun):
+def test_bundle_whose_network_cannot_be_restored_is_refused(whole, tmp_path, change, noun):
     folder = shutil.copytree(whole, tmp_path / "b")
     with pytest.raises(StretchError, match=noun):
         load_bundle_model(load_bundle(change(folder) or folder))
 
 
 @settings(max_examples=examples(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@example(seed=3944773)  # a width of four hundred digits
-@example(seed=1097)  # branches of no width
+@example(seed=3944773)  # a width of 400 digits
+@example(seed=1097)  # branches of zero width
 @example(seed=17168)  # a segment called ".."
-@example(seed=2346)  # a segment called "cpu", as a method of every module
+@example(seed=2346)  # a segment called "cpu", which is a method of every module
 @given(seed=st.integers(0, 2**32))
-def test_design_that_was_tampered_with_is_refused_in_a_sentence_or_is_of_the_same_original(captured, whole, seed):
+def test_design_with_random_changes_is_refused_in_one_sentence_or_keeps_the_original(captured, whole, seed):
     result, bundle = captured("tiny_resnet"), whole
     text = json.loads((bundle / "bundle.json").read_text())
     text["design"] = swapped(random.Random(seed), text["design"], VALUES)
@@ -302,7 +302,7 @@ def stages_of(*patterns):
     return stage_abilities(capture(token_patterns.network(*patterns), (1, 3, 8, 8), "net").graph)
 
 
-def test_stage_of_tokens_is_scaled_and_divided_in_all_ways_and_stem_and_head_stay_whole():
+def test_stage_of_tokens_can_be_scaled_and_divided_and_its_head_stays_whole():
     stage = next(stage for stage in stages_of(*[token_patterns.Fused, token_patterns.Mlp] * 3) if stage.depth > stage.min_depth)
     assert {"depth", "heads", "hidden"} <= set(stage.scaled)
     assert {"hidden", "heads"} <= set(stage.exact)

@@ -28,23 +28,23 @@ def test_pair_is_the_best_of_all_pairs_of_candidates(both, goal):
     assert result.candidates == (len(both[0]), len(both[1]))
 
 
-def test_together_no_network_is_faster_than_its_fastest_candidate_alone(both):
+def test_no_network_of_a_pair_is_faster_than_its_fastest_candidate_alone(both):
     result = best_pair(*both, MI9, PROCESSORS)
-    for some, ms in zip(both, result.best.latencies_ms, strict=True):
-        assert ms >= min(item.alone_ms for item in some) - 1e-9
+    for options, ms in zip(both, result.best.latencies_ms, strict=True):
+        assert ms >= min(item.alone_ms for item in options) - 1e-9
 
 
-def test_candidates_are_different_and_every_processor_is_among_the_whole_ones(both):
-    for some in both:
-        designs = [item.design for item in some if item.design is not None]
+def test_candidates_differ_and_include_the_whole_network_on_every_processor(both):
+    for options in both:
+        designs = [item.design for item in options if item.design is not None]
         assert len(set(designs)) == len(designs) > 1
-        assert [item.processors for item in some if item.design is None] != []
-        assert {item.processors[0] for item in some if item.design is None} == set(PROCESSORS)
+        assert [item.processors for item in options if item.design is None] != []
+        assert {item.processors[0] for item in options if item.design is None} == set(PROCESSORS)
 
 
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("goal", ["makespan", "throughput", "latency"])
-def test_ratios_are_those_of_what_the_pair_is_best_in(both, goal):
+def test_ratios_are_in_the_goal_of_the_pair(both, goal):
     result = best_pair(*both, MI9, PROCESSORS, goal)
     answer = together_answer(result, {"search": 1.0})
     if goal == "makespan":
@@ -58,4 +58,4 @@ def test_ratios_are_those_of_what_the_pair_is_best_in(both, goal):
     assert max(row.latency_ms for row in answer.designs) == pytest.approx(answer.makespan_ms)
     assert all(row.branches for row in answer.designs if len(row.processors) > 1)
     data = json.loads(json.dumps(answer.to_json()))
-    assert (data["source"], data["candidates"]) == ("simulated", [len(some) for some in both])
+    assert (data["source"], data["candidates"]) == ("simulated", [len(options) for options in both])

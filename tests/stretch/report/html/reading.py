@@ -1,18 +1,18 @@
-"""Reading pages as a browser would, with the standard library's parser."""
+"""Read pages like a browser, with the parser of the standard library."""
 
 from html.parser import HTMLParser
 
-#: Elements that have no end.
+#: Elements without an end tag.
 VOID = {"meta", "link", "br", "hr", "img", "path", "use", "rect"}
 
 
-class Seen(HTMLParser):
+class ParsedPage(HTMLParser):
     def __init__(self, text: str) -> None:
         super().__init__()
         self.tags: list[str] = []
         self.ids: list[str] = []
         self.attributes: list[tuple[str, str, str]] = []
-        self.words: list[str] = []
+        self.pieces: list[str] = []
         self.open: list[str] = []
         self.feed(text)
         self.close()
@@ -38,27 +38,27 @@ class Seen(HTMLParser):
 
     def handle_data(self, data):
         if not self.open or self.open[-1] not in ("style", "script"):
-            self.words.append(data)
+            self.pieces.append(data)
 
     @property
     def text(self) -> str:
-        return " ".join(" ".join(self.words).split())
+        return " ".join(" ".join(self.pieces).split())
 
 
-def checked(text: str) -> Seen:
-    """A page that is whole, needs nothing from elsewhere, and names each thing once."""
-    seen = Seen(text)
-    assert not seen.open
-    assert len(seen.ids) == len(set(seen.ids)), [name for name in seen.ids if seen.ids.count(name) > 1]
-    assert not {"script", "iframe", "object", "embed", "form", "img"} & set(seen.tags)
-    for tag, name, value in seen.attributes:
+def checked(text: str) -> ParsedPage:
+    """Parse a page and check that its tags match, it loads no other resource, and its ids are unique."""
+    page = ParsedPage(text)
+    assert not page.open
+    assert len(page.ids) == len(set(page.ids)), [name for name in page.ids if page.ids.count(name) > 1]
+    assert not {"script", "iframe", "object", "embed", "form", "img"} & set(page.tags)
+    for tag, name, value in page.attributes:
         assert not name.startswith("on"), (tag, name)
         if name in ("href", "src", "xlink:href"):
             assert value.startswith(("#", "data:,")), (tag, name, value)
-            assert value == "data:," or value[1:] in seen.ids, value
+            assert value == "data:," or value[1:] in page.ids, value
         if name in ("aria-labelledby", "aria-describedby"):
-            assert set(value.split()) <= set(seen.ids), value
+            assert set(value.split()) <= set(page.ids), value
     assert "url(http" not in text
     assert "@import" not in text
-    assert seen.tags.count("h1") == 1
-    return seen
+    assert page.tags.count("h1") == 1
+    return page

@@ -1,4 +1,4 @@
-"""The page of each verb's result has its numbers and drawings, and is whole."""
+"""The page of each verb has the numbers and drawings of its result, and its tags match."""
 
 import functools
 import itertools
@@ -59,7 +59,7 @@ DRAWN = {
 
 
 @pytest.mark.parametrize("kind", DRAWN)
-def test_text_stays_text_and_stands_in_words_beside_and_two_in_one_page_share_no_name(kind):
+def test_drawings_have_text_elements_and_a_description_and_share_no_ids(kind):
     first, second = (DRAWN[kind](name, "title", "words").svg for name in ("first", "second"))
     assert first.startswith("<svg ")
     assert '<title id="first-title">title</title><desc id="first-words">words</desc>' in first
@@ -72,7 +72,7 @@ def test_text_stays_text_and_stands_in_words_beside_and_two_in_one_page_share_no
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kinds", [("channels",), ("stretch", "rows")])
-def test_every_branch_is_a_box_with_its_numbers(kinds):
+def test_every_branch_is_drawn_as_a_box_with_its_numbers(kinds):
     result = planned(kinds, "gpu")
     rows, processors = stretched_rows(result)
     assert processors == ["cpu", "gpu"]
@@ -86,7 +86,7 @@ def test_every_branch_is_a_box_with_its_numbers(kinds):
             assert box.words in text
 
 
-def test_bars_begin_where_the_inference_begins_and_plans_are_left_out():
+def test_bars_start_at_the_inference_and_leave_out_plans():
     spans = [
         ("s1/gpu", "gpu", "subgraph", 3, 5),
         ("s1/cpu", "cpu", "subgraph", 2, 4),
@@ -95,8 +95,8 @@ def test_bars_begin_where_the_inference_begins_and_plans_are_left_out():
         ("plan", "cpu", "plan", 2, 6),
         ("others", "gpu", "load", 0, 9),
     ]
-    made = tuple(Span(name, at, at, kind, start * 10**6, end * 10**6) for name, at, kind, start, end in spans)
-    assert trace_bars(Trace(spans=made, start_ns=2_000_000, end_ns=6_000_000)) == [
+    recorded = tuple(Span(name, at, at, kind, start * 10**6, end * 10**6) for name, at, kind, start, end in spans)
+    assert trace_bars(Trace(spans=recorded, start_ns=2_000_000, end_ns=6_000_000)) == [
         Bar("gpu", -2.0, 9.0, "others", "others"),
         Bar("cpu", 0.0, 2.0, "computing", "s1"),
         Bar("gpu", 0.0, 1.0, "exchange", "s1"),
@@ -124,21 +124,21 @@ def page(name, *more):
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_names_are_text_wherever_they_stand(name):
-    seen = checked(render(page(name)))
-    assert seen.text.count(" ".join(name.split())) >= 10
-    assert not {"b", "i"} & set(seen.tags)
+def test_hostile_names_are_escaped_everywhere(name):
+    parsed = checked(render(page(name)))
+    assert parsed.text.count(" ".join(name.split())) >= 10
+    assert not {"b", "i"} & set(parsed.tags)
 
 
-def test_tables_and_pictures_have_names_for_those_who_do_not_see_them():
-    seen = checked(render(page("name", Section("two", "two", (), [Grid("folded", ("a",), [("x",)], folded=True)]))))
-    assert seen.tags.count("caption") == seen.tags.count("table") == 2
-    assert seen.tags.count("details") == 1
-    named = [("svg", "role", "img"), ("svg", "aria-labelledby", "drawn-title drawn-words"), ("html", "lang", "en")]
-    assert set(named) <= set(seen.attributes)
+def test_tables_and_pictures_have_names_for_screen_readers():
+    parsed = checked(render(page("name", Section("two", "two", (), [Grid("folded", ("a",), [("x",)], folded=True)]))))
+    assert parsed.tags.count("caption") == parsed.tags.count("table") == 2
+    assert parsed.tags.count("details") == 1
+    expected = [("svg", "role", "img"), ("svg", "aria-labelledby", "drawn-title drawn-words"), ("html", "lang", "en")]
+    assert set(expected) <= set(parsed.attributes)
 
 
-def test_written_in_one_step_and_readable_by_others(tmp_path):
+def test_page_is_written_in_one_step_and_is_readable(tmp_path):
     path = tmp_path / "page.html"
     path.write_text("before")
     write_page(page("after"), path)
@@ -150,7 +150,7 @@ def test_written_in_one_step_and_readable_by_others(tmp_path):
 @pytest.mark.parametrize(
     ("name", "says"), [("page.txt", "is no .html file"), ("gone/page.html", "does not exist"), ("folder.html", "is a folder")]
 )
-def test_page_that_could_not_be_written_is_refused_beforehand(tmp_path, name, says):
+def test_unwritable_page_is_refused_before_it_is_made(tmp_path, name, says):
     (tmp_path / "folder.html").mkdir()
     with pytest.raises(UsageError, match=says):
         check_page(tmp_path / name)
@@ -167,10 +167,10 @@ def text_of(result, built=None):
 
 
 @pytest.mark.slow
-def test_how_fast_how_sure_and_what_to_measure_next_stand_on_it():
+def test_page_of_a_plan_states_times_certainty_and_the_next_measurement():
     result = planned()
     text, predicted = text_of(result), result.predicted
-    said = (
+    expected = (
         f"{predicted.makespan_ms:.2f} ms",
         f"{predicted.speedup:.2f}x",
         f"{predicted.sequential_same_macs_ms / predicted.makespan_ms:.2f}x",
@@ -178,48 +178,48 @@ def test_how_fast_how_sure_and_what_to_measure_next_stand_on_it():
         f"{format_probability(predicted.probability_faster['all'])} sure; measure next: {predicted.measure_next}",
         f"{result.macs_ratio:.1%}",
     )
-    assert [words for words in said if words not in text] == []
+    assert [part for part in expected if part not in text] == []
     assert not re.search("single:|same_macs|whole_graph", text)
     assert text.count("Branching is recommended: ") == 1
 
 
-def test_timeline_is_the_plan():
-    answer = planned()
-    bars = plan_bars(answer)
+def test_bars_of_a_plan_have_its_times_without_overlap():
+    result = planned()
+    bars = plan_bars(result)
     computing = sum(bar.ms for bar in bars if bar.kind == "computing")
-    assert abs(computing - sum(b.ms + b.contention_ms for s in answer.run.segments for b in s.branches)) < 1e-9
-    assert max(bar.start_ms + bar.ms for bar in bars) <= answer.predicted.makespan_ms * (1 + 1e-9)
+    assert abs(computing - sum(b.ms + b.contention_ms for s in result.run.segments for b in s.branches)) < 1e-9
+    assert max(bar.start_ms + bar.ms for bar in bars) <= result.predicted.makespan_ms * (1 + 1e-9)
     for row in {bar.row for bar in bars}:
-        mine = sorted((bar.start_ms, bar.start_ms + bar.ms) for bar in bars if bar.row == row and bar.kind == "computing")
-        assert all(end <= start + 1e-9 for (_, end), (start, _) in itertools.pairwise(mine))
+        intervals_of_row = sorted((bar.start_ms, bar.start_ms + bar.ms) for bar in bars if bar.row == row and bar.kind == "computing")
+        assert all(end <= start + 1e-9 for (_, end), (start, _) in itertools.pairwise(intervals_of_row))
 
 
-def test_rows_without_times_have_a_page():
+def test_comparison_of_rows_without_times_has_a_page():
     row = ComparedRow(name="x", kind="refused", model="m", device="d", reason="no")
-    seen = checked(render(comparison_page(CompareAnswer(rows=[row], warnings=[]))))
-    assert ("svg" in seen.tags, "nothing timed" in seen.text) == (False, True)
+    parsed = checked(render(comparison_page(CompareAnswer(rows=[row], warnings=[]))))
+    assert ("svg" in parsed.tags, "nothing timed" in parsed.text) == (False, True)
 
 
 @pytest.mark.slow
-def test_processors_kernels_and_roofline_are_on_it():
+def test_page_of_a_prediction_has_processors_kernels_and_roofline():
     device = specified("mi9")
     latency = predict_latency("resnet50", resnet50(), device, list(device.processors), None, kernels=True)
     best = min(latency.processors, key=lambda name: latency.processors[name].latency_ms)
     figure = roofline_figure("resnet50", LatencyPredictor(device).predict(resnet50(), best), device, best)
-    seen = checked(render(prediction_page(latency, lambda: figure)))
+    parsed = checked(render(prediction_page(latency, lambda: figure)))
     for name, row in latency.processors.items():
-        assert f"{name} {row.precision} {row.latency_ms:.2f} {row.low_ms:.2f} {row.high_ms:.2f}" in seen.text
+        assert f"{name} {row.precision} {row.latency_ms:.2f} {row.low_ms:.2f} {row.high_ms:.2f}" in parsed.text
         longest = max(row.kernels, key=lambda item: item.ms)
-        assert f"{longest.name} {longest.kind}" in seen.text
-    assert seen.tags.count("svg") == 2
+        assert f"{longest.name} {longest.kind}" in parsed.text
+    assert parsed.tags.count("svg") == 2
 
 
-def test_refusal_names_the_limits_and_the_best_processor():
+def test_page_of_a_refusal_names_the_limits_and_the_best_processor():
     device = specified("mi9")
     alone = predict_latency("resnet50", resnet50(), device, list(device.processors), None).processors
     error = InfeasibleError("no design keeps <all> limits", "widen one", [TightRule("min_width", 0.9, 0.5), TightRule("alpha", 0.01)])
     text = checked(render(refusal_page("resnet50", "mi9", error, alone))).text
     best = min(alone, key=lambda name: alone[name].latency_ms)
     ms = f"{LatencyPredictor(device).predict(resnet50(), best).ms:.2f} ms"
-    said = ("No design keeps <all> limits. Widen one.", "min_width 0.9 0.5", "alpha 0.01 none found", f"run it on {best}", ms)
-    assert [words for words in said if words not in text] == []
+    expected = ("No design keeps <all> limits. Widen one.", "min_width 0.9 0.5", "alpha 0.01 none found", f"run it on {best}", ms)
+    assert [part for part in expected if part not in text] == []
