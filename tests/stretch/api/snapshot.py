@@ -1,4 +1,4 @@
-"""Everything about a module and the global generators that a call must leave alone."""
+"""Snapshots of a module and of the global random generators, neither of which a call may change."""
 
 import random
 
@@ -9,7 +9,7 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 
 def of_module(module):
-    """Names, values, places, flags, gradients, modes and hooks; values as bytes, so that nothing is shared with the module."""
+    """Names, values, objects, flags, gradients, modes and hooks of a module; values are bytes that share no memory with it."""
     tensors = [*module.named_parameters(), *module.named_buffers()]
     return {
         "values": [(name, str(t.dtype), str(t.device), t.detach().double().numpy().tobytes(), t._version) for name, t in tensors],
@@ -23,5 +23,5 @@ def of_module(module):
 
 
 def of_random_state():
-    name, keys, *rest = np.random.get_state()  # noqa: NPY002 - the global generator is what is looked at
+    name, keys, *rest = np.random.get_state()  # noqa: NPY002 - the snapshot is of the global generator
     return random.getstate(), (name, keys.tobytes(), *rest), torch.get_rng_state().numpy().tobytes()

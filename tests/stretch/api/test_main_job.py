@@ -28,7 +28,7 @@ from tests.stretch.api import snapshot
 from tests.stretch.designs import cpu_and
 from tests.stretch.pictures import folder_of
 
-#: Tiny networks are too small for the phone's links, so any share of communication is allowed here.
+#: Tiny networks are too small for the phone's links, so these tests allow any share of communication.
 LOOSE = PlanConfig(alpha=1000.0, beta=1000.0, macs=(0.5, 2.0), segment_macs=0.1)
 
 
@@ -49,7 +49,7 @@ def state_of(module):
 
 
 def partly_frozen():
-    """A network half in training, half frozen, with gradients, statistics of its own and a hook that looks."""
+    """A network partly in training mode and partly frozen, with gradients, its own statistics and a hook without effect."""
     module = tiny_resnet().train()
     module(torch.randn(4, 3, 32, 32)).sum().backward()
     for i, part in enumerate(module.modules()):
@@ -71,7 +71,7 @@ MODULES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", MODULES.values(), ids=MODULES.keys())
-def test_module_and_random_numbers_are_left_as_they_were(make, tmp_path):
+def test_branch_does_not_change_the_module_or_the_random_state(make, tmp_path):
     module = make()
     before = state_of(module)
     result = branch(module, "pixel6", config=LOOSE, input_shape=(3, 32, 32), out=str(tmp_path / "b"))
@@ -92,7 +92,7 @@ def test_module_and_random_numbers_are_left_as_they_were(make, tmp_path):
         ({"config": LOOSE, "images": "nowhere"}, StretchError),
     ],
 )
-def test_module_and_random_numbers_are_left_as_they_were_after_an_error(arguments, error):
+def test_failed_branch_does_not_change_the_module_or_the_random_state(arguments, error):
     module = partly_frozen()
     before = state_of(module)
     with pytest.raises(error):
@@ -101,7 +101,7 @@ def test_module_and_random_numbers_are_left_as_they_were_after_an_error(argument
 
 
 @pytest.mark.parametrize(
-    ("model", "options", "error", "words"),
+    ("model", "options", "error", "sentence"),
     [
         ("tiny_resnet", {"alpah": 0.3}, UnknownNameError, "did you mean `alpha`?"),
         ("tiny_resnet", {"alpha": -1}, UsageError, "`alpha` is out of range"),
@@ -109,7 +109,7 @@ def test_module_and_random_numbers_are_left_as_they_were_after_an_error(argument
         ("tiny_resnet", {"alpha": 1e-6, "dry_run": True}, InfeasibleError, "`alpha="),
         (torch.nn.Linear, {}, UsageError, "not the class Linear"),
         (None, {}, UsageError, "not NoneType"),
-        # before anything is loaded
+        # refused before the network is loaded
         ("no_such_network", {"device": "raspberrypi5"}, UsageError, "at least two processors"),
         ("no_such_network", {"min_agreement": 0.9}, UsageError, "measured on images, and there are none"),
         ("no_such_network", {"min_agreement": 1.2, "images": "there"}, UsageError, "out of range"),
@@ -125,20 +125,20 @@ def test_module_and_random_numbers_are_left_as_they_were_after_an_error(argument
         ),
     ],
 )
-def test_request_that_cannot_be_is_refused_by_its_argument(images, tmp_path, model, options, error, words):
-    there, phases = {"images": images, "design": tmp_path / "same.toml"}, []
-    there["design"].write_text('version = 1\n\n[[segments]]\nname = "s1"\nbranches = [{ processor = "gpu" }]\n')
-    given = {key: there[key] if value == "there" else value for key, value in options.items()}
+def test_invalid_request_is_refused_with_the_name_of_its_argument(images, tmp_path, model, options, error, sentence):
+    existing, phases = {"images": images, "design": tmp_path / "same.toml"}, []
+    existing["design"].write_text('version = 1\n\n[[segments]]\nname = "s1"\nbranches = [{ processor = "gpu" }]\n')
+    arguments = {key: existing[key] if value == "there" else value for key, value in options.items()}
     with pytest.raises(error) as caught:
-        branch(model, given.pop("device", "pixel6"), weights="none", progress=phases.append, **given)
-    said = f"{caught.value.message} {caught.value.hint}"
-    assert words in said
+        branch(model, arguments.pop("device", "pixel6"), weights="none", progress=phases.append, **arguments)
+    message = f"{caught.value.message} {caught.value.hint}"
+    assert sentence in message
     assert model != "no_such_network" or phases == []
-    assert ("--" in said) == ("device" in options)
+    assert ("--" in message) == ("device" in options)
 
 
 @pytest.mark.slow
-def test_images_and_those_made_from_the_network_calibrate_it_before_it_is_exported(images, tmp_path):
+def test_given_and_synthetic_images_calibrate_the_network_before_export(images, tmp_path):
     plain = branch("tiny_resnet", "pixel6", config=LOOSE, weights="none")
     result = branch("tiny_resnet", "pixel6", out=tmp_path / "b", config=LOOSE, weights="none", images=images, image_count=32, synthetic=6)
     assert result.manifest.weights.detail.endswith("fitted also to 6 images made from it")
@@ -149,34 +149,34 @@ def test_images_and_those_made_from_the_network_calibrate_it_before_it_is_export
 
 
 @pytest.mark.slow
-def test_refined_network_is_told_and_never_worse_on_images_held_back(images, tmp_path):
-    words = []
-    request = {"images": images, "image_count": 32, "refine": 0.02, "progress": words.append}
+def test_refinement_is_reported_and_never_worse_on_held_back_images(images, tmp_path):
+    phases = []
+    request = {"images": images, "image_count": 32, "refine": 0.02, "progress": phases.append}
     result = branch("tiny_resnet", "pixel6", out=tmp_path / "b", config=LOOSE, weights="none", **request)
     assert result.refinement.after <= result.refinement.before
     assert result.to_json()["refinement"].keys() == {"before", "after", "images", "steps", "seconds", "rounded_before", "rounded_after"}
     assert result.to_json()["refinement"]["steps"] >= 1
-    assert any(line.startswith("refine, ") for line in words)
-    # the network is as it was built, not changed by its owner since
+    assert any(line.startswith("refine, ") for line in phases)
+    # the owner has not changed the network since it was built
     assert result.manifest.weights.source == "random"
     assert not result.model.training
 
 
-def test_block_that_does_nothing_is_what_branches_do_without_and_the_bundle_says_so(images, tmp_path):
+def test_block_without_effect_is_dropped_from_all_branches_and_the_bundle_states_it(images, tmp_path):
     torch.manual_seed(0)
     module = SmallResNet(BasicBlock, (16, 16), 4).eval()
     nn.init.zeros_(module.stages[1][1].bn2.weight)
     request = {"input_shape": (3, 32, 32), "merge": "always", "macs": (0.6, 0.9), "balance": 0.01, "min_depth": 0.2, "controls": False}
-    asked = {"config": LOOSE, "images": images, "image_count": 16, "run_images": 0, "processors": ("cpu", "gpu")}
-    result = branch(module, kept("pixel6"), out=tmp_path / "b", **asked, **request)
+    options = {"config": LOOSE, "images": images, "image_count": 16, "run_images": 0, "processors": ("cpu", "gpu")}
+    result = branch(module, kept("pixel6"), out=tmp_path / "b", **options, **request)
     (part,) = (part for part in result.plan.design.segments if not part.whole)
-    # where blocks are taken evenly, those at the ends of both stages go first
+    # an even choice would first drop the blocks at the ends of both stages
     assert all(5 in b.dropped for b in part.branches)
     assert any({6, 7} - set(b.dropped) for b in part.branches)
     assert len([w for w in result.to_json()["warnings"] if "were chosen by what the network loses on images without each" in w]) == 1
     bundle = load_bundle(tmp_path / "b", check_hashes=True)
     stated = {s["name"]: [b.get("dropped", ()) for b in s["branches"]] for s in bundle.manifest.design["segments"]}
-    assert [tuple(some) for some in stated[part.name]] == [b.dropped for b in part.branches]
+    assert [tuple(blocks) for blocks in stated[part.name]] == [b.dropped for b in part.branches]
     assert verify_bundle(tmp_path / "b").ok
     x = np.random.default_rng(1).standard_normal((1, 3, 32, 32)).astype(np.float32)
     with Session(tmp_path / "b") as session:
@@ -184,7 +184,7 @@ def test_block_that_does_nothing_is_what_branches_do_without_and_the_bundle_says
 
 
 @pytest.mark.slow
-def test_preprocessing_that_is_given_counts_instead_of_the_modules_own(tmp_path):
+def test_given_preprocessing_overrides_the_preprocessing_of_the_module(tmp_path):
     module = tiny_resnet()
     module.preprocessing = {"mean": (0.1, 0.2, 0.3), "crop": 0.5}
     out = tmp_path / "bundle"
@@ -195,7 +195,7 @@ def test_preprocessing_that_is_given_counts_instead_of_the_modules_own(tmp_path)
         branch(module, "pixel6", input_shape=(3, 32, 32), alpha=100.0, dry_run=True, preprocessing={"size": 20})
 
 
-def test_network_that_cannot_be_traced_is_planned_and_built_with_a_word_on_what_is_not_scaled():
+def test_network_that_cannot_be_traced_is_built_with_warnings_about_unknown_operators():
     from tests.stretch.network.capture.patterns import Attention, network
 
     module = network(Attention)
@@ -209,24 +209,24 @@ def test_network_that_cannot_be_traced_is_planned_and_built_with_a_word_on_what_
 
 
 @pytest.fixture
-def made():
+def built():
     return branch("tiny_resnet", "pixel6", config=LOOSE, weights="none")
 
 
-def test_printed_result_and_answer_have_the_plans_figures_and_its_warnings_after_its_own(made):
-    text = str(made)
+def test_printed_result_and_json_have_the_figures_and_warnings_of_the_plan(built):
+    text = str(built)
     assert len(text.splitlines()) <= 10
-    assert text == repr(made)
+    assert text == repr(built)
     assert max(map(len, text.splitlines())) < 200
-    for part in ("tiny_resnet on pixel6", f"{made.plan.run.makespan_ms:.2f} ms", f"recommended: {made.plan.recommended}", "not saved"):
+    for part in ("tiny_resnet on pixel6", f"{built.plan.run.makespan_ms:.2f} ms", f"recommended: {built.plan.recommended}", "not saved"):
         assert part in text
-    answer, planned = made.to_json(), made.plan.to_json()
+    answer, planned = built.to_json(), built.plan.to_json()
     assert (answer["predicted"], answer["segments"]) == (planned["predicted"], planned["segments"])
-    assert answer["warnings"] == [*made.warnings, *planned["warnings"]] != []
+    assert answer["warnings"] == [*built.warnings, *planned["warnings"]] != []
 
 
 def train(model, steps=3):
-    """A few real steps, which change every weight and statistic that is not frozen."""
+    """Take a few real steps, which change every weight and statistic that is not frozen."""
     torch.manual_seed(0)
     optimiser = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05, momentum=0.9)
     model.train()
@@ -238,44 +238,44 @@ def train(model, steps=3):
 
 
 def expected(model, x):
-    """Answers of a network, by a copy in evaluation mode."""
+    """Outputs of a copy of the network in evaluation mode."""
     with torch.inference_mode():
         return copy.deepcopy(model).eval()(torch.from_numpy(x)).numpy()
 
 
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("mode", ["train", "eval"])
-def test_saved_bundle_computes_what_the_trained_network_computes(made, tmp_path, mode):
-    untrained = copy.deepcopy(made.model)
-    next(made.model.parameters()).requires_grad_(False)
-    train(made.model)
-    made.model.train(mode == "train")
-    before, state = snapshot.of_module(made.model), snapshot.of_random_state()
-    folder = made.save(tmp_path / "b")
-    assert (snapshot.of_module(made.model), snapshot.of_random_state()) == (before, state)
+def test_saved_bundle_computes_the_same_as_the_trained_network(built, tmp_path, mode):
+    untrained = copy.deepcopy(built.model)
+    next(built.model.parameters()).requires_grad_(False)
+    train(built.model)
+    built.model.train(mode == "train")
+    before, state = snapshot.of_module(built.model), snapshot.of_random_state()
+    folder = built.save(tmp_path / "b")
+    assert (snapshot.of_module(built.model), snapshot.of_random_state()) == (before, state)
     x = np.random.default_rng(1).standard_normal((1, 3, 32, 32)).astype(np.float32)
-    want = expected(made.model, x)
-    slack = 1e-4 * np.abs(want).max()
-    assert np.abs(onnx_runtime.output(folder / "model.onnx", x) - want).max() <= slack
+    want = expected(built.model, x)
+    tolerance = 1e-4 * np.abs(want).max()
+    assert np.abs(onnx_runtime.output(folder / "model.onnx", x) - want).max() <= tolerance
     with Session(folder) as session:
-        assert np.abs(session(x) - want).max() <= slack
-    assert np.abs(expected(untrained, x) - want).max() > 100 * slack
+        assert np.abs(session(x) - want).max() <= tolerance
+    assert np.abs(expected(untrained, x) - want).max() > 100 * tolerance
 
 
 @pytest.mark.slow
-def test_bundle_of_a_trained_network_says_so_and_one_of_a_network_as_built_does_not(made, tmp_path):
-    made.save(tmp_path / "built")
+def test_bundle_states_whether_its_network_was_trained(built, tmp_path):
+    built.save(tmp_path / "built")
     assert load_bundle(tmp_path / "built").manifest.weights.source == "random"
-    assert UNKNOWN_ACCURACY in made.warnings
-    train(made.model, steps=1)
-    made.save(tmp_path / "trained")
+    assert UNKNOWN_ACCURACY in built.warnings
+    train(built.model, steps=1)
+    built.save(tmp_path / "trained")
     weights = load_bundle(tmp_path / "trained").manifest.weights
     assert weights.source == "trained"
     assert "built from random weights" in weights.detail
-    assert UNKNOWN_ACCURACY not in made.warnings
+    assert UNKNOWN_ACCURACY not in built.warnings
 
 
-def test_controls_that_were_left_out_before_can_be_saved(tmp_path):
+def test_controls_omitted_by_branch_can_be_saved_later(tmp_path):
     result = branch("tiny_resnet", "pixel6", config=LOOSE, weights="none", controls=False)
     assert result.sequential is None
     state = snapshot.of_random_state()
@@ -292,19 +292,19 @@ def test_plan_of_a_dry_run_is_not_saved(tmp_path):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_network_on_a_gpu_is_saved_and_stays_there(made, tmp_path):
-    made.model.cuda().half()
+def test_network_on_a_gpu_is_saved_and_stays_on_the_gpu(built, tmp_path):
+    built.model.cuda().half()
     before = torch.cuda.get_rng_state()
-    made.save(tmp_path / "b")
-    assert {(p.device.type, p.dtype) for p in made.model.parameters()} == {("cuda", torch.float16)}
+    built.save(tmp_path / "b")
+    assert {(p.device.type, p.dtype) for p in built.model.parameters()} == {("cuda", torch.float16)}
     assert torch.equal(torch.cuda.get_rng_state(), before)
     x = np.random.default_rng(1).standard_normal((1, 3, 32, 32)).astype(np.float32)
-    want = expected(made.model.cpu().float(), x)
+    want = expected(built.model.cpu().float(), x)
     assert np.abs(onnx_runtime.output(tmp_path / "b/model.onnx", x) - want).max() <= 1e-4 * np.abs(want).max()
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_weight_that_is_not_finite_and_layer_of_another_kind_are_named(captured, value):
+def test_non_finite_weight_and_replaced_layer_are_named(captured, value):
     graph = captured("tiny_resnet").graph
     model = build(captured("tiny_resnet"), cpu_and("gpu", graph, "project"))
     conv, relu = (next(name for name, part in model.named_modules() if isinstance(part, kind)) for kind in (nn.Conv2d, nn.ReLU))
@@ -324,17 +324,17 @@ def images(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def measured(images):
-    """Losses of a tiny network segment by segment."""
+    """Sensitivity of a tiny network, measured segment by segment."""
     network = read_network("tiny_resnet", weights="none")
     result = divide_images(images, network.captured, 24)
     return sensitivity_of(network.captured, specified("pixel6"), LOOSE, result, 4)
 
 
 @pytest.mark.slow
-def test_network_that_agrees_less_often_than_predicted_is_refused_and_nothing_is_written(images, tmp_path, measured):
-    hopeful = tmp_path / "hopeful.json"
-    save_accuracy(hopeful, replace(measured, curve=(50.0, measured.curve[1])))
-    request = {"config": LOOSE, "weights": "none", "images": images, "image_count": 48, "accuracy": str(hopeful)}
+def test_network_with_lower_agreement_than_required_is_refused_and_nothing_is_written(images, tmp_path, measured):
+    optimistic = tmp_path / "hopeful.json"
+    save_accuracy(optimistic, replace(measured, curve=(50.0, measured.curve[1])))
+    request = {"config": LOOSE, "weights": "none", "images": images, "image_count": 48, "accuracy": str(optimistic)}
     with pytest.raises(InfeasibleError, match="sees the original's class in") as caught:
         branch("tiny_resnet", specified("pixel6"), out=tmp_path / "b", min_agreement=1.0 - 1e-6, **request)
     assert caught.value.exit_code == 4
@@ -343,7 +343,7 @@ def test_network_that_agrees_less_often_than_predicted_is_refused_and_nothing_is
 
 
 @pytest.mark.slow
-def test_branches_that_are_not_recommended_are_neither_built_nor_compared_if_only_faster_ones_are_asked_for(images, tmp_path, measured):
+def test_only_if_faster_neither_builds_nor_compares_branches_that_are_not_recommended(images, tmp_path, measured):
     save_accuracy(tmp_path / "sensitivity.json", measured)
     request = {"kinds": ("rows",), "processors": ("cpu", "gpu"), "images": images, "accuracy": str(tmp_path / "sensitivity.json")}
     result = branch("tiny_resnet", specified("mi9"), out=tmp_path / "b", weights="none", min_agreement=0.5, only_if_faster=True, **request)
@@ -354,7 +354,7 @@ def test_branches_that_are_not_recommended_are_neither_built_nor_compared_if_onl
 
 
 @pytest.mark.slow
-def test_repaired_network_agrees_and_its_bundle_says_how_often_until_it_is_trained_on(images, tmp_path):
+def test_repaired_network_agrees_and_its_bundle_states_the_agreement_unless_it_is_changed(images, tmp_path):
     request = {"config": LOOSE, "weights": "none", "images": images, "image_count": 48}
     before = branch("tiny_resnet", specified("pixel6"), **request)
     result = branch("tiny_resnet", specified("pixel6"), out=tmp_path / "b", min_agreement=1.0, repair=True, measured_blocks=4, **request)
@@ -363,7 +363,7 @@ def test_repaired_network_agrees_and_its_bundle_says_how_often_until_it_is_train
     assert keep or result.plan.exact
     assert all(s.kind != "stretch" for s in result.plan.run.segments if s.segment.name in keep)
     assert load_bundle(tmp_path / "b").manifest.agreement == result.agreement
-    assert result.agreement.bundle.images == 48  # of 96, those that calibration did not look at
+    assert result.agreement.bundle.images == 48  # of 96 images, the images that calibration did not use
     with torch.no_grad():
         next(before.model.parameters()).add_(0.01)
     before.save(tmp_path / "c")

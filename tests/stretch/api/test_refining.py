@@ -1,4 +1,4 @@
-"""Arguments of the Python API, and a bundle refined by one call: whole, in place or as a copy, and from where it was interrupted."""
+"""Arguments of the Python API, and refinement of a bundle by one call: in place, as a copy, and resumed after an interrupt."""
 
 import contextlib
 import random
@@ -32,7 +32,7 @@ from tests.stretch.designs import cpu_and
 from tests.stretch.interrupts import Interrupt
 from tests.stretch.pictures import folder_of
 
-ASKED = RefineOptions(steps=3, image_count=32, run_images=2)
+OPTIONS = RefineOptions(steps=3, image_count=32, run_images=2)
 
 
 @pytest.fixture
@@ -46,11 +46,11 @@ def images(tmp_path):
 
 
 @pytest.mark.slow
-def test_bundle_takes_its_own_place_and_states_its_agreement(bundle, images):
+def test_refined_bundle_replaces_the_original_and_states_its_agreement(bundle, images):
     before = load_bundle(bundle).manifest
     rows = []
     state = torch.get_rng_state()
-    answer = refine_bundle(bundle, images, ASKED, progress=rows.append)
+    answer = refine_bundle(bundle, images, OPTIONS, progress=rows.append)
     assert torch.equal(torch.get_rng_state(), state)
     manifest = load_bundle(bundle, check_hashes=True).manifest
     assert not list(verify_bundle(bundle).problems)
@@ -61,23 +61,23 @@ def test_bundle_takes_its_own_place_and_states_its_agreement(bundle, images):
     assert manifest.agreement.value == answer.agreement.after >= answer.agreement.before
     assert answer.refinement.after <= answer.refinement.before
     assert manifest.weights.source == ("trained" if answer.kept == "refined" else before.weights.source)
-    assert any(words.startswith("refine, ") for words in rows)
-    # neither a checkpoint nor the earlier bundle is left
+    assert any(row.startswith("refine, ") for row in rows)
+    # neither a checkpoint nor the earlier bundle remains
     assert sorted(path.name for path in bundle.parent.iterdir()) == ["bundle", "images"]
 
 
 @pytest.mark.slow
-def test_interrupted_call_goes_on_and_writes_what_one_that_never_stopped_writes(bundle, images, monkeypatch):
-    whole = refine_bundle(bundle, images, ASKED, out=bundle.parent / "whole")
+def test_interrupted_refinement_resumes_and_writes_the_same_as_an_uninterrupted_one(bundle, images, monkeypatch):
+    whole = refine_bundle(bundle, images, OPTIONS, out=bundle.parent / "whole")
     before = tree(bundle)
     monkeypatch.setattr(checkpoints, "CHECKPOINT_INTERVAL_S", 0.0)
     with pytest.raises(KeyboardInterrupt):
-        refine_bundle(bundle, images, ASKED, out=bundle.parent / "new", progress=Interrupt(2, "refine, "))
+        refine_bundle(bundle, images, OPTIONS, out=bundle.parent / "new", progress=Interrupt(2, "refine, "))
     kept = checkpoint_folder(bundle.parent / "new")
     assert kept.name == f"new{CHECKPOINT}"
     assert any(kept.iterdir())
     assert not (bundle.parent / "new").exists()
-    answer = refine_bundle(bundle, images, ASKED, out=bundle.parent / "new")
+    answer = refine_bundle(bundle, images, OPTIONS, out=bundle.parent / "new")
     assert not kept.exists()
     assert (tree(bundle), answer.kept) == (before, whole.kept)
     assert answer.refinement.steps == whole.refinement.steps == 3
@@ -89,11 +89,11 @@ def test_interrupted_call_goes_on_and_writes_what_one_that_never_stopped_writes(
 def test_checkpoint_of_other_images_is_refused_and_nothing_changes(bundle, images, monkeypatch):
     monkeypatch.setattr(checkpoints, "CHECKPOINT_INTERVAL_S", 0.0)
     with pytest.raises(KeyboardInterrupt):
-        refine_bundle(bundle, images, ASKED, progress=Interrupt(2, "refine, "))
+        refine_bundle(bundle, images, OPTIONS, progress=Interrupt(2, "refine, "))
     np.save(images / "some.npy", np.random.default_rng(1).standard_normal((40, 3, 32, 32)).astype(np.float32))
     before = tree(bundle.parent)
     with pytest.raises(StretchError, match="of a refinement with other images"):
-        refine_bundle(bundle, images, ASKED)
+        refine_bundle(bundle, images, OPTIONS)
     assert tree(bundle.parent) == before
 
 
@@ -105,34 +105,34 @@ def test_checkpoint_of_other_images_is_refused_and_nothing_changes(bundle, image
         ({"run_images": -1}, "no number of images"),
     ],
 )
-def test_refinement_that_cannot_be_made_is_refused_before_any_work(tmp_path, options, why):
+def test_invalid_refinement_is_refused_before_any_work(tmp_path, options, why):
     with pytest.raises(UsageError, match=why):
         refine_bundle(tmp_path / "none", tmp_path / "none", RefineOptions(**options))
     assert not list(tmp_path.iterdir())
 
 
-def test_checkpoint_within_a_bundle_or_under_a_file_is_refused(bundle, images):
+def test_checkpoint_in_a_bundle_or_below_a_file_is_refused(bundle, images):
     before = tree(bundle.parent)
     for folder, why in ((bundle / "kept", "would lie in the bundle"), (images / "some.npy", "no folder that can be written")):
         with pytest.raises(UsageError, match=why):
-            refine_bundle(bundle, images, replace(ASKED, checkpoint=folder))
+            refine_bundle(bundle, images, replace(OPTIONS, checkpoint=folder))
     assert tree(bundle.parent) == before
 
 
 def maps():
-    """A network that computes no list of class scores: five maps."""
+    """A network with an output of five feature maps instead of class scores."""
     torch.manual_seed(0)
     blocks = [nn.Sequential(nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU()) for _ in range(4)]
     network = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), *blocks, nn.Conv2d(8, 16, 3, 2, 1), nn.ReLU(), nn.Conv2d(16, 5, 1))
     return capture(network.eval(), (1, 3, 32, 32), "maps")
 
 
-def test_network_whose_outputs_are_no_classes_is_judged_by_their_error(tmp_path, images):
+def test_network_without_class_scores_is_judged_by_the_error_of_its_outputs(tmp_path, images):
     captured = maps()
     design = cpu_and("gpu", captured.graph, "sum")
     assert any(len(part.branches) > 1 for part in design.segments)
     export_bundle(tmp_path / "b", captured, build(captured, design), None, BundleFacts("mi9", False, "random"))
-    answer = refine_bundle(tmp_path / "b", images, ASKED)
+    answer = refine_bundle(tmp_path / "b", images, OPTIONS)
     agreement = answer.agreement
     assert (agreement.before, agreement.after, agreement.low) == (None, None, None)
     assert load_bundle(tmp_path / "b").manifest.agreement.error == agreement.error_after <= agreement.error_before
@@ -140,12 +140,12 @@ def test_network_whose_outputs_are_no_classes_is_judged_by_their_error(tmp_path,
 
 
 @pytest.mark.slow
-def test_int8_files_have_the_ranges_that_the_last_steps_saw(tmp_path, images):
-    """Whatever images they are exported with later."""
+def test_int8_files_have_the_ranges_of_the_last_training_steps(tmp_path, images):
+    """The ranges do not depend on the images of a later export."""
     captured = maps()
     model, precision = build(captured, cpu_and("gpu", captured.graph, "sum")), {"cpu": "int8", "gpu": "fp32"}
     export_bundle(tmp_path / "b", captured, model, None, BundleFacts("mi9", False, "random", precision=precision))
-    answer = refine_bundle(tmp_path / "b", images, replace(ASKED, steps=20))
+    answer = refine_bundle(tmp_path / "b", images, replace(OPTIONS, steps=20))
     assert answer.kept == "refined"
     assert answer.refinement.rounded_after <= answer.refinement.rounded_before
     bundle = load_bundle(tmp_path / "b")
@@ -170,7 +170,7 @@ def small():
 @pytest.mark.slow
 @settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
-def test_module_in_any_state_is_copied_and_left_as_it_was(data):
+def test_module_in_any_state_is_copied_without_a_change(data):
     module = small().to(data.draw(st.sampled_from([torch.float32, torch.float64, torch.float16, torch.bfloat16])))
     for part in module.modules():
         part.training = data.draw(st.booleans())
@@ -178,9 +178,9 @@ def test_module_in_any_state_is_copied_and_left_as_it_was(data):
         parameter.requires_grad_(data.draw(st.booleans()))
         if data.draw(st.booleans()):
             parameter.grad = torch.ones_like(parameter)
-    seen = []
+    calls = []
     if data.draw(st.booleans()):
-        module[0].register_forward_hook(lambda *call: seen.append(call))
+        module[0].register_forward_hook(lambda *call: calls.append(call))
     before = snapshot.of_module(module)
     copied = copy_module(module, SHAPE)
     assert snapshot.of_module(module) == before
@@ -189,14 +189,14 @@ def test_module_in_any_state_is_copied_and_left_as_it_was(data):
     for (name, current), (_, other) in zip(module.state_dict().items(), copied.state_dict().items(), strict=True):
         assert torch.equal(current.float(), other.float()), name
         assert current.data_ptr() != other.data_ptr()
-    count = len(seen)
+    count = len(calls)
     copied(torch.zeros(SHAPE))
-    assert len(seen) == count
+    assert len(calls) == count
 
 
 @pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated")
 @pytest.mark.parametrize("change", [lambda conv: prune.l1_unstructured(conv, "weight", 0.5), nn.utils.weight_norm])
-def test_weights_that_a_hook_computes_are_copied_as_they_are(change):
+def test_weights_computed_by_a_hook_are_copied_with_their_values(change):
     module = small()
     change(module[0])
     x = torch.randn(SHAPE)
@@ -223,7 +223,7 @@ def hooked():
     ],
     ids=["hook", "meta", "lazy", "complex"],
 )
-def test_module_that_cannot_be_branched_is_refused_by_what_is_in_the_way(module, says):
+def test_module_that_cannot_be_branched_is_refused_with_the_reason(module, says):
     with pytest.raises(StretchError, match=says):
         copy_module(module(), SHAPE)
 
@@ -231,7 +231,7 @@ def test_module_that_cannot_be_branched_is_refused_by_what_is_in_the_way(module,
 @pytest.mark.parametrize(
     "shape", [[3, 32, 48], torch.Size((1, 3, 32, 48)), np.array([3, 32, 48]), (224, 224), (3, 0, 32), (3, 2.5, 32), "3x32x32"]
 )
-def test_shape_may_leave_out_the_batch_and_what_is_no_shape_is_refused(shape):
+def test_shape_may_omit_the_batch_and_invalid_shapes_are_refused(shape):
     if any(size == 48 for size in shape):
         full = full_shape(shape)
         assert (full, {type(size) for size in full}) == ((1, 3, 32, 48), {int})
@@ -241,9 +241,9 @@ def test_shape_may_leave_out_the_batch_and_what_is_no_shape_is_refused(shape):
 
 
 @pytest.mark.parametrize("error", [None, ValueError])
-def test_random_state_is_what_it_was_even_after_an_error(error):
+def test_random_state_is_restored_even_after_an_error(error):
     def draw():
-        return random.random(), np.random.rand(), torch.rand(1).item()  # noqa: NPY002 - the global generator is meant
+        return random.random(), np.random.rand(), torch.rand(1).item()  # noqa: NPY002 - the test draws from the global generator
 
     before = snapshot.of_random_state()
     with contextlib.suppress(ValueError), preserve_random_state():

@@ -1,4 +1,4 @@
-"""A bundle is written whole, its files compute torch's results, its manifest describes it, and other weights change nothing else."""
+"""Export writes a complete bundle: files compute torch's results, the manifest describes them, new weights change nothing else."""
 
 import json
 import shutil
@@ -51,7 +51,7 @@ FACTS = BundleFacts("pixel6", False, "random", predicted={"makespan_ms": 1.0}, p
 
 @pytest.mark.parametrize("name", ["tiny_resnet", "tiny_mobilenet", pytest.param("tiny_regnet", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("join", ["project", "sum"])
-def test_bundle_runs_in_the_scheduler_as_the_module_does_in_torch(captured, tmp_path, name, join):
+def test_bundle_computes_the_same_in_the_scheduler_as_the_module_in_torch(captured, tmp_path, name, join):
     result = captured(name)
     model = build(result, cpu_and("gpu", result.graph, join))
     manifest = export_bundle(tmp_path / "b", result, model, build(result, identity_design(result.graph)), FACTS)
@@ -64,7 +64,7 @@ def test_bundle_runs_in_the_scheduler_as_the_module_does_in_torch(captured, tmp_
 
 
 @pytest.mark.slow
-def test_manifest_tells_what_the_planner_knew_and_the_same_model_is_exported_to_the_same_bytes(captured, tmp_path):
+def test_manifest_has_the_facts_of_the_planner_and_export_is_reproducible(captured, tmp_path):
     result = captured("tiny_resnet")
     design, facts = cpu_and("gpu", result.graph, "project"), replace(FACTS, branch_times={"s1.cpu": KernelsTime(0.5, 0.25, 0.125)})
     first, second = (export_bundle(tmp_path / name, result, build(result, design), None, facts) for name in ("a", "b"))
@@ -77,13 +77,13 @@ def test_manifest_tells_what_the_planner_knew_and_the_same_model_is_exported_to_
 
 
 def rows_of_two(graph):
-    """Every segment that ends in rows in two bands, the first of a third of them."""
+    """A design with every segment whose output has rows in two bands; the first band has a third of the rows."""
     heights = {segment: graph.by_name[segment.end].shape[2] for segment in branchable(graph)}
     return divided(graph, *(in_bands(segment, first=max(1, rows // 3)) for segment, rows in heights.items() if rows > 1))
 
 
 @pytest.mark.slow
-def test_band_reads_the_rows_that_the_manifest_states_and_begins_with_no_cut(captured, tmp_path):
+def test_band_reads_the_rows_in_the_manifest_and_does_not_start_with_a_slice(captured, tmp_path):
     result = captured("tiny_resnet")
     manifest = export_bundle(tmp_path / "b", result, build(result, rows_of_two(result.graph)), None, replace(FACTS, controls=False))
     shapes = {tensor.name: tensor.shape for tensor in manifest.tensors}
@@ -109,18 +109,18 @@ def test_band_reads_the_rows_that_the_manifest_states_and_begins_with_no_cut(cap
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cuts", [("stem_to_s1_1", "s1_2_to_s2_2"), ("stem", "s1_2", "s2_1_to_s2_2")])
-def test_stem_and_runs_of_blocks_in_scaled_copies_run_as_the_module_does_in_torch(captured, tmp_path, cuts):
+def test_stem_and_runs_of_blocks_as_scaled_copies_compute_the_same_as_the_module_in_torch(captured, tmp_path, cuts):
     result = captured("tiny_resnet")
-    of_blocks = PartSpace(result.graph, make_space(result.graph, alpha=1e6, beta=1e6), ())
-    space, parts, at = of_blocks.mixed(), [], 0
+    part_space = PartSpace(result.graph, make_space(result.graph, alpha=1e6, beta=1e6), ())
+    space, parts, at = part_space.mixed(), [], 0
     while at < len(space.segments):
-        last = next((i for i in range(at, len(space.segments)) if of_blocks.name(at, i) in cuts), None)
+        last = next((i for i in range(at, len(space.segments)) if part_space.name(at, i) in cuts), None)
         if last is None:
             parts.append(space.built[at][0].design(0, space.costs))
             at += 1
             continue
-        # narrow branches of both processors, so that channels are inherited in part
-        (offer,) = space.stretched_offers(of_blocks.segment(at, last), at, last - at + 1)
+        # narrow branches on both processors, which inherit only a part of the channels
+        (offer,) = space.stretched_offers(part_space.segment(at, last), at, last - at + 1)
         parts.append(offer.options(space.holders, np.array([offer.count // 3])).design(0, space.costs))
         at = last + 1
     design = BranchDesign(result.graph.name, "mi9", tuple(parts))
@@ -143,14 +143,14 @@ def exported_once(captured, tmp_path_factory):
 
 @pytest.fixture
 def exported(exported_once, tmp_path):
-    """A bundle that a test may change, its manifest, original and network."""
+    """A bundle that a test may change, its manifest, the original and the network."""
     folder, *others = exported_once
     return shutil.copytree(folder / "whole", tmp_path / "b"), *others
 
 
 @pytest.fixture
-def made(exported_once, tmp_path):
-    """A bundle of branches, its original, and a network of its design with other weights."""
+def reweighed(exported_once, tmp_path):
+    """A branched bundle, the original, and a network of the same design with other weights."""
     folder, _, result, _ = exported_once
     model = build(result, cpu_and("gpu", result.graph, "project"))
     with torch.no_grad():
@@ -161,7 +161,7 @@ def made(exported_once, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("file", "named"), [("model.onnx", "model"), ("s1.cpu.onnx", "s1.cpu"), ("original.onnx", "original")])
-def test_file_that_computes_something_else_is_named(exported, file, named):
+def test_file_with_wrong_results_is_named(exported, file, named):
     folder, manifest, result, model = exported
     proto = onnx.load(folder / file)
     weight = next(t for t in proto.graph.initializer if t.name.endswith(".weight") and len(t.dims) == 4)
@@ -171,7 +171,7 @@ def test_file_that_computes_something_else_is_named(exported, file, named):
         check_export(folder, manifest, result, model, {"sequential_same_macs": model})
 
 
-def test_network_that_the_scheduler_would_refuse_is_refused_before_a_bundle_is_there(captured, tmp_path, monkeypatch):
+def test_network_that_the_scheduler_would_refuse_is_refused_before_a_bundle_is_written(captured, tmp_path, monkeypatch):
     result = captured("tiny_resnet")
     monkeypatch.delitem(RULES, "Relu")
     model = build(result, cpu_and("gpu", result.graph, "sum"))
@@ -184,14 +184,14 @@ def test_weights_that_amplify_rounding_are_distinguished_from_a_wrong_file(captu
     result = captured("tiny_resnet")
     model = build(result, identity_design(result.graph))
     with torch.no_grad():
-        # sines of large numbers: two inputs that differ in the last bit give outputs that have nothing in common
+        # sines of large numbers: inputs that differ in the last bit give unrelated outputs
         model.register_forward_hook(lambda module, value, output: torch.sin(output * 1e9))
     with pytest.raises(StretchError, match=r"is off by .* in float64: this network amplifies rounding errors"):
         export_bundle(tmp_path / "b", result, model, None, BundleFacts("pixel6", False, "random"))
 
 
 def cancelling(size: float) -> nn.Module:
-    """Sums of large numbers that cancel: the rest is as large as its uncertainty by the order of the sums."""
+    """A network with sums of large numbers that cancel: the result is as small as its rounding error."""
     stem, body, head = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 16, 3, padding=1, bias=False), nn.Conv2d(32, 4, 1)
     with torch.no_grad():
         head.weight[:, :16], head.weight[:, 16:] = size, -size
@@ -199,7 +199,7 @@ def cancelling(size: float) -> nn.Module:
     return Calling(lambda x, stem, body, head: head(torch.cat([body(stem(x))] * 2, 1)), stem, body, head)
 
 
-def test_differences_that_the_order_of_float_sums_explains_are_no_fault_and_others_are(tmp_path):
+def test_differences_within_float_rounding_are_accepted_and_larger_ones_are_refused(tmp_path):
     torch.manual_seed(0)
     captured = capture(cancelling(1e4).eval(), (1, 3, 24, 24), "cancelling")
     model = build(captured, identity_design(captured.graph))
@@ -223,29 +223,29 @@ def test_differences_that_the_order_of_float_sums_explains_are_no_fault_and_othe
 @pytest.mark.slow
 @settings(max_examples=examples(25))
 @given(st.data())
-def test_subgraphs_have_every_operator_but_joins_once_and_read_what_others_write(captured, data):
+def test_subgraphs_have_every_operator_except_joins_once_and_read_available_tensors(captured, data):
     result = captured("tiny_resnet")
     graph = scaled_graph(result.graph, data.draw(random_designs(result.graph)))
     pieces = {name: subgraph_of(graph, name) for name in subgraph_names(graph)}
-    inside = [op.name for piece in pieces.values() for op in piece.ops if op.kind != "input"]
+    names = [op.name for piece in pieces.values() for op in piece.ops if op.kind != "input"]
     joins = {op.name for op in graph.ops if op.tags.get("meeting_point") == "true"}
-    assert (len(inside), set(inside)) == (len(set(inside)), {op.name for op in graph.ops if op.kind != "input"} - joins)
-    there = {graph.input.name} | joins
+    assert (len(names), set(names)) == (len(set(names)), {op.name for op in graph.ops if op.kind != "input"} - joins)
+    available = {graph.input.name} | joins
     for name, piece in pieces.items():
-        assert {op.name for op in piece.inputs} <= there
-        there |= set(piece.outputs)
+        assert {op.name for op in piece.inputs} <= available
+        available |= set(piece.outputs)
         assert entry_rows(graph, name) is None
-    assert graph.output in there
+    assert graph.output in available
 
 
 @given(case=st.sampled_from(graphs.ALL_KIND_NAMES).flatmap(graphs.graphs))
-def test_every_operator_computes_what_its_torch_module_computes(case):
+def test_every_operator_computes_the_same_as_its_torch_module(case):
     graph, weights, x = case
     want = graphs.computed(graph, weights, x)[graph.output]
     model, attrs = to_onnx(graph, weights), graph.by_name[graph.output].attrs
-    # where a window is smaller than its step, the onnx package infers one more output than it defines
-    odd = attrs.get("ceil_mode") and any(k < s for k, s in zip(attrs["kernel"], attrs["stride"], strict=True))
-    onnx.checker.check_model(model, full_check=not odd)
+    # for a window smaller than its stride, shape inference of the onnx package gives one output more than the standard
+    ambiguous = attrs.get("ceil_mode") and any(k < s for k, s in zip(attrs["kernel"], attrs["stride"], strict=True))
+    onnx.checker.check_model(model, full_check=not ambiguous)
     got = onnx_runtime.output(model.SerializeToString(), x)
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5 * max(1.0, float(np.abs(want).max())))
 
@@ -271,7 +271,7 @@ def test_identities_leave_no_node_unless_they_are_the_output():
     assert [n.op_type for n in model.graph.node] == ["Conv", "Relu", "Identity"]
 
 
-def test_files_share_one_file_of_weights_in_which_each_is_there_once_and_a_changed_one_is_refused(exported):
+def test_files_share_one_weights_file_without_duplicates_and_a_changed_file_is_refused(exported):
     folder, manifest, result, _ = exported
     assert 0 < (folder / "weights.bin").stat().st_size <= sum(4 * weight.numel() for weight in result.module.state_dict().values()) * 1.1
     assert manifest.files["weights.bin"].bytes == (folder / "weights.bin").stat().st_size
@@ -285,19 +285,19 @@ def test_files_share_one_file_of_weights_in_which_each_is_there_once_and_a_chang
         load_bundle(folder, check_hashes=True)
 
 
-def test_graph_of_several_tensors_becomes_a_file_of_several(tmp_path):
+def test_graph_with_several_inputs_and_outputs_becomes_a_file_with_the_same(tmp_path):
     ops = [*(Op(name, "input", attrs={"shape": (1, 4, 3, 3)}) for name in "ab"), Op("s", "add", ("a", "b"))]
     graph = OpGraph.build("g", [*ops, Op("d", "dropout", ("s",)), Op("r", "relu", ("d",))], ["r", "s", "d"])
     save_onnx(to_onnx(graph, {}), tmp_path / "m.onnx")
     session = onnx_runtime.session(tmp_path / "m.onnx", log_severity_level=3)
     a, b = np.random.default_rng(0).standard_normal((2, 1, 4, 3, 3)).astype(np.float32)
     np.testing.assert_array_equal(session.run(None, {"a": a, "b": b}), [np.maximum(a + b, 0), a + b, a + b])
-    back = open_onnx(tmp_path / "m.onnx").graph
-    assert ([op.name for op in back.inputs], back.outputs) == (["a", "b"], graph.outputs)
+    reopened = open_onnx(tmp_path / "m.onnx").graph
+    assert ([op.name for op in reopened.inputs], reopened.outputs) == (["a", "b"], graph.outputs)
 
 
 def trained(bundle):
-    """The bundle as one whose manifest states other weights."""
+    """The bundle with other weights stated in its manifest."""
     return replace(bundle, manifest=msgspec.structs.replace(bundle.manifest, weights=WeightsInfo("trained", "otherwise")))
 
 
@@ -305,31 +305,31 @@ AGREEMENT = Agreement(value=0.5, low=0.2, high=0.8, top5_overlap=None, error=0.1
 
 
 @pytest.mark.slow
-def test_new_bundle_computes_with_the_new_weights_and_keeps_all_else(made, tmp_path):
-    bundle, result, model = made
-    seen = []
+def test_reweighed_bundle_computes_with_the_new_weights_and_keeps_everything_else(reweighed, tmp_path):
+    bundle, result, model = reweighed
+    exported_files = []
     manifest = export_reweighed(
-        trained(bundle), tmp_path / "new", result, model, agreeing=lambda files: seen.append(files.manifest.files) or AGREEMENT
+        trained(bundle), tmp_path / "new", result, model, agreeing=lambda files: exported_files.append(files.manifest.files) or AGREEMENT
     )
-    again, before = load_bundle(tmp_path / "new", check_hashes=True), bundle.manifest
-    assert (msgspec.json.encode(again.manifest), seen) == (msgspec.json.encode(manifest), [manifest.files])
+    rewritten, before = load_bundle(tmp_path / "new", check_hashes=True), bundle.manifest
+    assert (msgspec.json.encode(rewritten.manifest), exported_files) == (msgspec.json.encode(manifest), [manifest.files])
     assert (manifest.agreement, manifest.weights) == (AGREEMENT, trained(bundle).manifest.weights)
     assert not list(verify_bundle(tmp_path / "new").problems)
-    with Session(again) as session:
+    with Session(rewritten) as session:
         assert_near(session, model, result.graph.input.shape)
     for key in ("design", "predicted", "controls", "control_macs", "tensors", "joins", "subgraphs", "model", "recommended"):
         assert getattr(manifest, key) == getattr(before, key), key
     for control in before.controls.values():
-        assert onnx.load(again.file(control)) == onnx.load(bundle.file(control))
+        assert onnx.load(rewritten.file(control)) == onnx.load(bundle.file(control))
     assert manifest.checks["errors"].keys() == before.checks["errors"].keys()
     assert manifest.checks["max_error"] <= manifest.checks["tolerance"]
     assert manifest.checks["sample"] != before.checks["sample"]
-    # int8 was trained with the old weights
-    assert [b"stretch.ranges" in one.file("s1.cpu.onnx").read_bytes() for one in (bundle, again)] == [True, False]
+    # the int8 ranges belong to the old weights
+    assert [b"stretch.ranges" in each.file("s1.cpu.onnx").read_bytes() for each in (bundle, rewritten)] == [True, False]
 
 
-def test_failure_before_the_end_leaves_what_was_there(made):
-    bundle, result, model = made
+def test_failed_export_leaves_the_earlier_bundle(reweighed):
+    bundle, result, model = reweighed
     before = tree(bundle.path.parent)
 
     def fails(files):
@@ -341,8 +341,8 @@ def test_failure_before_the_end_leaves_what_was_there(made):
 
 
 @pytest.mark.slow
-def test_files_made_of_the_float_ones_are_left_out(made, tmp_path):
-    bundle, result, model = made
+def test_files_derived_from_the_float_files_are_left_out(reweighed, tmp_path):
+    bundle, result, model = reweighed
     (bundle.path / "model.tflite").write_bytes(b"of the old weights")
     text = json.loads((bundle.path / "bundle.json").read_text()) | {"tflite": "model.tflite"}
     text["files"]["model.tflite"] = {"bytes": 18, "sha256": "0" * 64}

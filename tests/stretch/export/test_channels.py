@@ -1,4 +1,4 @@
-"""Bands and output channels in int8 have the scales of the whole, so that together they are its result to the last bit; partial sums stay in float."""
+"""Bands and output channels in int8 share the scales of the whole and equal its result bit by bit; partial sums stay in float."""
 
 import shutil
 from dataclasses import replace
@@ -34,7 +34,7 @@ from tests.stretch.export.written import UNSHRUNK, images_of, in_int8, parts_and
 
 
 def as_tflite(bundle):
-    """As `export_tflite` writes it, without its comparison: small random networks lose more in int8 than it allows."""
+    """The bundle with a TFLite file but without `export_tflite`'s comparison, which small random networks fail in int8."""
     folder = bundle.path.parent / f"{bundle.path.name}_tflite"
     shutil.copytree(bundle.path, folder)
     (folder / FILE).write_bytes(write_tflite(bundle))
@@ -44,25 +44,25 @@ def as_tflite(bundle):
 
 
 def ends(bundle: Bundle):
-    """Output of each segment, joined where branches meet: behind a pooling over the image a step of a scale would not show."""
+    """Output of each segment after its join; a global pooling later in the network would hide differences of one step."""
     joined = {join.segment: join.output for join in bundle.manifest.joins}
     return list({sub.segment: joined.get(sub.segment, sub.outputs[0]) for sub in bundle.manifest.subgraphs}.values())
 
 
 def results(bundle, images, delegate=CpuDelegate, names=None):
-    """Tensors of these names, by default the outputs, for each image."""
+    """Tensors with these names (default: the outputs) for each image."""
     used = {sub.processor for sub in bundle.manifest.subgraphs}
     with Session(bundle, dict.fromkeys(used, "cpu"), delegates=dict.fromkeys(used, delegate())) as session:
         return [[tensors[name].copy() for name in names or bundle.manifest.outputs] for tensors in map(session.tensors, images)]
 
 
 def same_bits(bands, whole, delegate, images):
-    mine, theirs = (results(bundle, images, delegate, ends(bundle)) for bundle in (bands, whole))
-    return all(np.array_equal(a, b) for pair in zip(mine, theirs, strict=True) for a, b in zip(*pair, strict=True))
+    divided_results, whole_results = (results(bundle, images, delegate, ends(bundle)) for bundle in (bands, whole))
+    return all(np.array_equal(a, b) for pair in zip(divided_results, whole_results, strict=True) for a, b in zip(*pair, strict=True))
 
 
 def bands_equal_in_int8(folder, result, design):
-    """Whether bands give what the undivided segments give, on ONNX Runtime's integers and on LiteRT's."""
+    """Whether bands equal the undivided segments with the integer kernels of ONNX Runtime and of LiteRT."""
     pytest.importorskip("ai_edge_litert")
     images = images_of(result)
     bands, whole = parts_and_whole(folder, result, design, images)
@@ -71,7 +71,7 @@ def bands_equal_in_int8(folder, result, design):
 
 
 def overhangs(graph):
-    """Whether a mean has windows that overhang the last row and its padding: TFLite computes it in reals, and bands without such windows not."""
+    """Whether pooling windows extend beyond the last row and its padding: TFLite then computes in float, but in int8 for other bands."""
 
     def beyond(op):
         kernel, stride, (top, _, bottom, _) = op.attrs["kernel"][0], op.attrs["stride"][0], op.attrs["padding"]
@@ -84,14 +84,14 @@ def overhangs(graph):
 @pytest.mark.parametrize("kinds", [tuple(BLOCKS), *((kind, "same") for kind in sorted(BLOCKS))], ids=str)
 @settings(max_examples=examples(10), phases=UNSHRUNK)
 @given(data=st.data())
-def test_bands_of_each_kind_of_block_in_int8_are_the_whole_to_the_last_bit(tmp_path_factory, kinds, data):
+def test_int8_bands_of_each_kind_of_block_equal_the_whole_bit_by_bit(tmp_path_factory, kinds, data):
     drawn = data.draw(networks(kinds))
     assume(not overhangs(drawn.graph))
     assert bands_equal_in_int8(tmp_path_factory.mktemp("int8"), drawn, data.draw(banded(drawn.graph)))
 
 
 def cut_in_bands(net, end, size=15, lower=None):
-    """A network whose operators behind the first up to `end` are in two bands; the lower one is half of the rows, or `lower` of them."""
+    """A network with two bands from its second operator to `end`; the lower band has half of the rows or `lower` rows."""
     captured = capture(net.eval(), (1, 3, size, size), "net")
     segment = cut_segment(captured.graph, "s1", "0", end)
     first = segment.graph.by_name[end].shape[2] - lower if lower else None
@@ -112,13 +112,13 @@ def net_of(*body):
 @pytest.mark.parametrize(
     ("body", "size"),
     [
-        # padded means
+        # average pooling with padding
         *(([3, nn.AvgPool2d(3, stride, 1, count_include_pad=counts)], (15,)) for stride in (1, 2) for counts in (True, False)),
-        # the last row cuts a window short
+        # the last row truncates a window
         *(([nn.AvgPool2d(2, ceil_mode=True, count_include_pad=counts), 1], (17, 1)) for counts in (True, False)),
     ],
 )
-def test_means_of_bands_are_rounded_as_those_of_the_whole(tmp_path, body, size):
+def test_average_pooling_of_bands_is_rounded_like_that_of_the_whole(tmp_path, body, size):
     layers = [nn.Conv2d(WIDTH, WIDTH, part, padding=part // 2) if isinstance(part, int) else part for part in body]
     assert bands_equal_in_int8(tmp_path, *cut_in_bands(net_of(*layers), "2", *size))
 
@@ -134,7 +134,7 @@ def test_pooling_window_larger_than_its_input_is_written_and_read(tmp_path):
         np.testing.assert_allclose(session(image), net(torch.from_numpy(image)).numpy(), atol=1e-6)
 
 
-def test_unreadable_statement_of_padding_is_refused(tmp_path):
+def test_unreadable_padding_property_is_refused(tmp_path):
     body = nn.Sequential(nn.Conv2d(WIDTH, WIDTH, 3, padding=1), nn.ReLU(), nn.Conv2d(WIDTH, WIDTH, 3, padding=1))
     bundle = written(tmp_path / "b", *cut_in_bands(net_of(Residual(body)), "add", 16))
     (band,) = [sub for sub in bundle.manifest.subgraphs if sub.name == "s1.dsp"]
@@ -146,7 +146,7 @@ def test_unreadable_statement_of_padding_is_refused(tmp_path):
 
 
 def clips_what_arrives(result, design):
-    """Whether a divided segment begins with a ReLU: ONNX Runtime merges the two roundings around it where no cut lies between them."""
+    """Whether a divided segment starts with a ReLU: without a cut, ONNX Runtime merges the two roundings around it."""
     starts = {part.start for part in design.segments if not part.whole}
     return any(
         result.graph.by_name[reader].kind in ("relu", "relu6", "clamp") for name in starts for reader in result.graph.consumers[name]
@@ -155,12 +155,12 @@ def clips_what_arrives(result, design):
 
 def equal_in_int8(folder, result, design):
     images = images_of(result)
-    mine, theirs = parts_and_whole(folder, result, design, images)
-    assert all(sub.precision == "int8" for sub in mine.manifest.subgraphs)
-    np.testing.assert_array_equal(results(mine, images), results(theirs, images))
+    parts, whole_bundle = parts_and_whole(folder, result, design, images)
+    assert all(sub.precision == "int8" for sub in parts.manifest.subgraphs)
+    np.testing.assert_array_equal(results(parts, images), results(whole_bundle, images))
 
 
-def test_what_is_left_of_a_concatenation_is_rounded_as_the_concatenation_is(tmp_path):
+def test_part_of_a_concatenation_is_rounded_like_the_concatenation(tmp_path):
     torch.manual_seed(0)
     left = nn.Sequential(nn.Conv2d(8, 2, 3, padding=1), nn.GELU())
     net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), Pair(left, nn.Conv2d(8, 6, 1)), nn.AdaptiveAvgPool2d(1), nn.Flatten())
@@ -173,7 +173,7 @@ def test_what_is_left_of_a_concatenation_is_rounded_as_the_concatenation_is(tmp_
 @pytest.mark.slow
 @settings(max_examples=examples(25), phases=UNSHRUNK)
 @given(data=st.data())
-def test_output_channels_of_many_networks_in_int8_are_the_whole_to_the_last_bit(tmp_path_factory, data):
+def test_int8_output_channels_of_many_networks_equal_the_whole_bit_by_bit(tmp_path_factory, data):
     drawn = data.draw(channel_networks())
     design = data.draw(divided(drawn.graph, joins=("channels",)))
     assume(not clips_what_arrives(drawn, design))
@@ -198,34 +198,34 @@ def operators_of(graph):
 @pytest.mark.parametrize("draw", [in_rows, in_output_channels])
 @settings(max_examples=examples(8), phases=UNSHRUNK)
 @given(data=st.data())
-def test_whole_segment_is_put_together_again_from_any_of_its_branches(tmp_path_factory, draw, data):
+def test_whole_segment_is_reconstructed_from_any_of_its_branches(tmp_path_factory, draw, data):
     drawn, design = draw(data)
     folder = tmp_path_factory.mktemp("whole")
-    parts, one_piece = written(folder / "parts", drawn, design), written(folder / "whole", drawn, undivided(design))
+    parts, undivided_bundle = written(folder / "parts", drawn, design), written(folder / "whole", drawn, undivided(design))
     shapes = {tensor.name: tensor.shape for tensor in parts.manifest.tensors}
-    for part, one in zip(design.segments, one_piece.manifest.subgraphs, strict=True):
-        wanted = OnnxFile(one_piece.file(one.file), onnx.load(one_piece.file(one.file)))
+    for part, one in zip(design.segments, undivided_bundle.manifest.subgraphs, strict=True):
+        wanted = OnnxFile(undivided_bundle.file(one.file), onnx.load(undivided_bundle.file(one.file)))
         for sub in parts.manifest.subgraphs:
             if sub.segment != part.name or part.whole or (draw is in_output_channels and not is_divided(parts.manifest, sub)):
                 continue
             file = parts.file(sub.file)
             band = draw is in_rows
             model = segment_of_band(onnx.load(file), shapes[sub.input], parts.path) if band else segment_of_part(parts, sub)
-            again = OnnxFile(file, model)
-            # operators that nothing reads are in no band
-            assert operators_of(again.graph) == operators_of(wanted.graph)
-            for mine, theirs in zip(weights_of(again).values(), weights_of(wanted).values(), strict=True):
-                assert mine.keys() == theirs.keys()
-                assert all(np.array_equal(mine[key], theirs[key]) for key in mine)
+            rebuilt = OnnxFile(file, model)
+            # bands have no operators without readers
+            assert operators_of(rebuilt.graph) == operators_of(wanted.graph)
+            for actual, expected in zip(weights_of(rebuilt).values(), weights_of(wanted).values(), strict=True):
+                assert actual.keys() == expected.keys()
+                assert all(np.array_equal(actual[key], expected[key]) for key in actual)
 
 
-def test_partial_sum_on_a_processor_of_integers_is_refused(tmp_path):
-    """Blocks whose hidden channels are divided between the CPU and the DSP."""
+def test_partial_sum_on_an_int8_processor_is_refused(tmp_path):
+    """The hidden channels of the blocks are divided between the CPU and the DSP."""
     result = small()
     design = small_in_channels(result.graph, ("partial_sums",))
-    on = [zip(("cpu", "dsp"), part.branches, strict=False) for part in design.segments]
+    paired = [zip(("cpu", "dsp"), part.branches, strict=False) for part in design.segments]
     parts = (
-        replace(part, branches=tuple(replace(b, processor=p) for p, b in pairs)) for part, pairs in zip(design.segments, on, strict=True)
+        replace(part, branches=tuple(replace(b, processor=p) for p, b in row)) for part, row in zip(design.segments, paired, strict=True)
     )
     bundle = written(tmp_path / "sums", result, replace(design, segments=tuple(parts)))
     with pytest.raises(InfeasibleError, match="cannot be quantised: it computes a partial sum") as caught:
@@ -235,7 +235,7 @@ def test_partial_sum_on_a_processor_of_integers_is_refused(tmp_path):
     assert {(sub.processor, sub.precision) for sub in moved} == {("cpu", "fp32")}
 
 
-def test_branches_of_output_channels_state_their_segment_and_others_nothing():
+def test_only_branches_of_output_channels_state_their_segment():
     graph = small().graph
     design = small_in_channels(graph)
     stated = {name.split(".")[0] for name in statements(graph, design)}
@@ -243,7 +243,7 @@ def test_branches_of_output_channels_state_their_segment_and_others_nothing():
     assert statements(graph, undivided(design)) == {}
 
 
-def test_file_that_does_not_state_what_it_has_is_refused(tmp_path):
+def test_file_with_unreadable_channels_property_is_refused(tmp_path):
     result = small()
     bundle = written(tmp_path / "c", result, small_in_channels(result.graph, ("channels",)))
     sub = next(sub for sub in bundle.manifest.subgraphs if is_divided(bundle.manifest, sub))
@@ -261,7 +261,7 @@ def test_file_that_does_not_state_what_it_has_is_refused(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("join", ["channels", "partial_sums"])
-def test_channels_in_tflite_are_the_original(tmp_path, join):
+def test_channels_in_tflite_equal_the_original(tmp_path, join):
     pytest.importorskip("ai_edge_litert")
     result = small()
     bundle = written(tmp_path / "f", result, small_in_channels(result.graph, (join,)))

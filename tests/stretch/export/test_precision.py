@@ -29,7 +29,7 @@ from tests.scheduler.bundles import Builder, edit, file_entry, two_branches
 
 IMAGES = synthetic_images((1, 3, 8, 8), 16)
 
-#: Int8 on ONNX Runtime's CPU kernels, wherever the tests run.
+#: Runs int8 on ONNX Runtime's CPU kernels on any test machine.
 ON_CPU = {"dsp": "cpu"}
 
 
@@ -52,19 +52,19 @@ def int8(floats, tmp_path_factory):
 
 @pytest.fixture
 def copy(int8, tmp_path):
-    """A bundle that a test may spoil."""
+    """A copy that a test may change."""
     return shutil.copytree(int8, tmp_path / "copy")
 
 
 def change(bundle, name, edit_model):
-    """Change a file of a bundle and enter its new hash."""
+    """Change a file of a bundle and store its new hash in the manifest."""
     model = onnx.load(bundle / name)
     edit_model(model)
     onnx.save(model, bundle / name)
     edit(bundle, lambda data: data["files"].update({name: msgspec.to_builtins(file_entry(bundle / name))}))
 
 
-def test_chosen_subgraphs_alone_change_pass_verify_and_record_the_loss_of_each_layer_and_of_the_output(floats, int8):
+def test_only_chosen_subgraphs_change_and_the_losses_of_layers_and_output_are_recorded(floats, int8):
     before, after = load_bundle(floats, check_hashes=True).manifest, load_bundle(int8, check_hashes=True).manifest
     assert {s.name: s.precision for s in after.subgraphs} == {s.name: "int8" if s.processor == "dsp" else "fp32" for s in before.subgraphs}
     changed = {name for name in before.files if before.files[name] != after.files[name]}
@@ -84,7 +84,7 @@ def test_chosen_subgraphs_alone_change_pass_verify_and_record_the_loss_of_each_l
     assert record["joins"].keys() == {"s1.join", "s2.join"}
 
 
-def test_worst_of_several_outputs_counts(tmp_path):
+def test_loss_of_several_outputs_is_the_loss_of_the_worst(tmp_path):
     b = Builder(tmp_path / "b")
     b.conv("s.dsp", "s", "dsp", "x", "t", 6)
     b.head("h1.cpu", "h1", "cpu", "t", "first", 5)
@@ -101,7 +101,7 @@ def test_worst_of_several_outputs_counts(tmp_path):
 
 
 @pytest.mark.slow
-def test_int8_branches_compete_with_the_original_in_int8(int8):
+def test_int8_branches_are_compared_with_the_original_in_int8(int8):
     with Session(int8, ON_CPU) as session:
         result = benchmark(session, IMAGES[0], Effort(rounds=3))
     assert {"original, dsp in int8 on cpu", "sequential_same_macs, dsp in int8 on cpu"} <= set(result.rounds)
@@ -109,28 +109,28 @@ def test_int8_branches_compete_with_the_original_in_int8(int8):
 
 
 @given(st.floats(0, 3), st.sampled_from(["fp16", "int8"]))
-def test_rounded_tensor_may_differ_twice_as_much_as_at_its_export_and_never_by_its_size(error, precision):
-    most = allowed_end_to_end({"precision": {ROUNDING: {"t": error}}}, "t", precision)
-    assert most == max(TOLERANCES[precision], min(2 * error, 1))
+def test_rounded_tensor_may_differ_by_twice_its_error_at_export_but_by_at_most_100_percent(error, precision):
+    bound = allowed_end_to_end({"precision": {ROUNDING: {"t": error}}}, "t", precision)
+    assert bound == max(TOLERANCES[precision], min(2 * error, 1))
     assert allowed_end_to_end({"precision": {ROUNDING: {"t": "much"}}}, "t", precision) == TOLERANCES[precision]
 
 
 def joined(bundle, x):
-    """Values of a bundle's joins after an inference, int8 on the CPU's integer kernels."""
+    """Values at a bundle's joins after an inference with int8 on the CPU's integer kernels."""
     with Session(bundle, ON_CPU) as session:
         arrays = session.tensors(x)
         return {name: arrays[name].copy() for name in ("t1", "t2", "s1.dsp.y", "s1.cpu.y")}
 
 
 def other_scale(model):
-    """Let the last dequantisation use the scale of the input, as a runtime does that forgets to re-quantise."""
+    """Make the last dequantisation use the scale of the input, like a runtime that does not re-quantise."""
     (last,) = [node for node in model.graph.node if node.output[0] == model.graph.output[0].name]
     (first,) = [node for node in model.graph.node if node.op_type == "QuantizeLinear" and node.input[0] == model.graph.input[0].name]
     last.input[1:] = first.input[1:]
 
 
 def integers(model):
-    """Let the branch give its integers as they are."""
+    """Make the branch return its integers without dequantisation."""
     (last,) = [node for node in model.graph.node if node.output[0] == model.graph.output[0].name]
     model.graph.initializer.append(numpy_helper.from_array(np.float32(1), "one"))
     model.graph.initializer.append(numpy_helper.from_array(np.uint8(0), "none"))
@@ -139,7 +139,7 @@ def integers(model):
 
 @pytest.mark.parametrize("spoil", [other_scale, integers])
 @pytest.mark.parametrize(("file", "join"), [("s1.dsp.onnx", "t1"), ("s2.dsp.onnx", "t2")])
-def test_int8_branch_is_requantised_before_its_join_and_verify_refuses_one_that_is_not(floats, int8, copy, spoil, file, join):
+def test_int8_branch_is_requantised_before_its_join_and_verify_refuses_a_branch_without_it(floats, int8, copy, spoil, file, join):
     expected = [joined(floats, x)[join] for x in IMAGES[:4]]
     for x, want in zip(IMAGES, expected, strict=False):
         assert loss([(want, joined(int8, x)[join])]).snr_db > 30
@@ -170,8 +170,8 @@ def test_subgraph_that_loses_too_much_is_refused_and_repair_keeps_the_others_in_
     assert "--fp32-fallback" in error.value.hint
     assert list(tmp_path.iterdir()) == []
     built = written(floats, tmp_path / "out", acceptance=Acceptance(least, repair=True))
-    there = {s.name: (s.precision, s.processor) for s in built.manifest.subgraphs if "dsp" in s.name}
-    assert (set(built.kept), there) == ({worse}, {worse: ("fp32", "cpu"), better: ("int8", "dsp")})
+    subgraphs = {s.name: (s.precision, s.processor) for s in built.manifest.subgraphs if "dsp" in s.name}
+    assert (set(built.kept), subgraphs) == ({worse}, {worse: ("fp32", "cpu"), better: ("int8", "dsp")})
 
 
 def test_precisions_that_cannot_be_written_are_refused(floats, int8, tmp_path):
@@ -187,7 +187,7 @@ def test_precisions_that_cannot_be_written_are_refused(floats, int8, tmp_path):
 
 
 @pytest.mark.slow
-def test_fp16_beside_int8_keeps_float_edges_and_its_loss_is_recorded(floats, tmp_path):
+def test_fp16_next_to_int8_keeps_float_edges_and_its_loss_is_recorded(floats, tmp_path):
     export = written(floats, tmp_path / "out", {"gpu": "fp16", "dsp": "int8"})
     bundle = load_bundle(tmp_path / "out", check_hashes=True)
     for entry in bundle.manifest.subgraphs:
@@ -204,7 +204,7 @@ def test_fp16_beside_int8_keeps_float_edges_and_its_loss_is_recorded(floats, tmp
 
 @pytest.mark.slow
 @pytest.mark.qnn
-def test_dsp_agrees_with_fp32_beside_the_other_processors(floats, int8, tmp_path):
+def test_dsp_agrees_with_fp32_next_to_the_other_processors(floats, int8, tmp_path):
     manifest = load_bundle(floats).manifest
     runs = {s.name: runner(str(floats / s.file)) for s in manifest.subgraphs}
     with Session(int8, delegates={"dsp": DspDelegate(tmp_path / "cache")}) as session:
@@ -225,7 +225,7 @@ def test_tflite_file_of_the_fp32_subgraphs_is_left_out(floats, tmp_path):
     assert (mixed.tflite, "tflite" in mixed.checks, list((tmp_path / "mixed").rglob("*.tflite"))) == (None, False, [])
 
 
-def test_agreement_of_the_files_that_were_run_is_not_that_of_the_new_ones(floats, tmp_path):
+def test_agreement_of_the_old_files_is_dropped_from_the_new_bundle(floats, tmp_path):
     share = {"value": 1.0, "low": 0.9, "high": 1.0, "top5_overlap": None, "error": 0.0, "images": 8}
     agreement = Agreement(**share, bundle=BundleAgreement(**share, precisions={"dsp": ("int8",)}, delegates={"dsp": "cpu"}))
     bundle = load_bundle(floats)
@@ -236,12 +236,12 @@ def test_agreement_of_the_files_that_were_run_is_not_that_of_the_new_ones(floats
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["int8", "fp16"])
-def test_loss_is_that_of_the_output_given_what_the_float_form_reads(floats, precision):
+def test_loss_is_measured_on_the_output_with_the_inputs_of_the_float_form(floats, precision):
     bundle, images = load_bundle(floats), IMAGES[:8]
     first = next(sub for sub in bundle.manifest.subgraphs if sub.inputs == bundle.manifest.inputs)
     lowered = PrecisionLowering(bundle, {first.name: precision}, images, lambda *_: None).lower(first)
     want = np.stack([output(bundle.file(first.file), x) for x in images])
-    # node by node: merged kernels of processors with AVX2 alone add pairs of products in sixteen bits
+    # without fusion, because fused kernels on processors with only AVX2 add pairs of products in 16 bits
     plain = {"graph_optimization_level": onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL}
     running = session(lowered.model.SerializeToString(), **plain)
     got = np.stack([running.run(None, {running.get_inputs()[0].name: x})[0] for x in images])

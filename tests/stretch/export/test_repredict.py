@@ -1,4 +1,4 @@
-"""Predictions of a bundle in other precisions, against the planner asked for the same design in them."""
+"""Predictions of a bundle in other precisions, compared with the planner for the same design and precisions."""
 
 import json
 
@@ -38,7 +38,7 @@ def planned(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def exported(planned, tmp_path_factory):
-    """The same with the CPU's files in fp32 and the DSP's in int8."""
+    """The planned bundle with the CPU's files in fp32 and the DSP's files in int8."""
     out = tmp_path_factory.mktemp("exported") / "bundle"
     export_precision(load_bundle(planned), out, WANTED, synthetic_images((1, 3, 32, 32), 8), "synthetic")
     return out
@@ -49,15 +49,15 @@ SAME = ("makespan_ms", "best_single_ms", "best_single_processor", "best_single_p
 
 
 @pytest.mark.slow
-def test_figures_are_those_of_the_planner_in_the_new_precisions(planned, exported):
+def test_figures_equal_the_planner_in_the_new_precisions(planned, exported):
     before, after = load_bundle(planned).manifest.predicted, load_bundle(exported).manifest.predicted
-    # what the planner says of the bundle's design in these precisions
+    # the planner's figures for the bundle's design in these precisions
     graph = open_onnx(exported / "original.onnx").graph
     design = msgspec.convert(load_bundle(exported).manifest.design, BranchDesign)
     expected = evaluate(graph, MI9, design, PlanConfig(processors=("cpu", "dsp"), precision=WANTED))
     for key in SAME:
         value = expected.predicted.to_json()[key]
-        # a trace has whole nanoseconds
+        # a trace rounds to nanoseconds
         assert after[key] == (value if isinstance(value, str) else pytest.approx(value, rel=1e-5, abs=1e-6)), key
     # the constant of an inference is about the same in both
     assert after["makespan_ms"] > 1.02 * before["makespan_ms"]
@@ -69,7 +69,7 @@ def test_figures_are_those_of_the_planner_in_the_new_precisions(planned, exporte
             assert (item["ratio"], item["low"], item["high"]) == pytest.approx((control.ratio, control.low, control.high), rel=1e-4)
 
 
-def test_subgraphs_alternatives_and_trace_are_of_the_files(exported):
+def test_subgraphs_alternatives_and_trace_are_predicted_for_the_files(exported):
     manifest = load_bundle(exported).manifest
     predictor = LatencyPredictor(MI9)
     for sub in manifest.subgraphs:
@@ -77,31 +77,31 @@ def test_subgraphs_alternatives_and_trace_are_of_the_files(exported):
         assert (sub.precision, sub.planned_precision) == (WANTED[sub.processor],) * 2
         assert sub.predicted_ms == predictor.predict(graph, sub.processor, sub.precision).computing_ms
         assert sub.alternatives[sub.processor].ms == sub.predicted_ms
-        # the DSP has no fp32: there the alternative is what it would be in int8
+        # the DSP has no fp32, so its alternative is predicted in int8
         assert sub.alternatives["dsp"].ms == predictor.predict(graph, "dsp", "int8").computing_ms
         assert sub.alternatives["cpu"].ms == predictor.predict(graph, "cpu", sub.precision).computing_ms
     assert manifest.predicted["makespan_ms"] == predicted_trace(manifest, MI9).makespan_ms
 
 
-def test_file_that_the_processor_does_not_run_is_predicted_as_planned(planned):
+def test_file_in_an_unsupported_precision_is_predicted_in_the_planned_precision(planned):
     first = {sub.processor: sub for sub in reversed(load_bundle(planned).manifest.subgraphs)}
-    there = {name: (sub.precision, sub.planned_precision, runs_in(MI9.processor(name), sub)) for name, sub in first.items()}
-    assert there == {"dsp": ("fp32", "int8", "int8"), "cpu": ("fp32", "int8", "fp32")}
+    precisions = {name: (sub.precision, sub.planned_precision, runs_in(MI9.processor(name), sub)) for name, sub in first.items()}
+    assert precisions == {"dsp": ("fp32", "int8", "int8"), "cpu": ("fp32", "int8", "fp32")}
 
 
-def test_bundle_without_controls_says_no_speedup_and_one_whose_profile_is_gone_predicts_nothing(planned):
+def test_bundle_without_controls_has_no_speedup_and_without_a_profile_no_prediction(planned):
     bundle = load_bundle(planned)
-    built = repredict(msgspec.structs.replace(bundle.manifest, controls={}, control_macs={}), bundle.file)
-    assert built.predicted["speedup"] is built.predicted["best_single_ms"] is built.predicted["sequential_same_macs_ms"] is None
-    assert built.predicted["whole_graph_ms"] > 0
-    assert built.recommended == NO_CLEAR_WINNER
-    json.dumps(built.predicted, allow_nan=False)
-    built = repredict(msgspec.structs.replace(bundle.manifest, device="gone"), bundle.file)
-    assert (built.predicted, built.recommended) == ({}, NO_CLEAR_WINNER)
-    assert all(sub.predicted_ms is None and not sub.alternatives for sub in built.subgraphs)
+    manifest = repredict(msgspec.structs.replace(bundle.manifest, controls={}, control_macs={}), bundle.file)
+    assert manifest.predicted["speedup"] is manifest.predicted["best_single_ms"] is manifest.predicted["sequential_same_macs_ms"] is None
+    assert manifest.predicted["whole_graph_ms"] > 0
+    assert manifest.recommended == NO_CLEAR_WINNER
+    json.dumps(manifest.predicted, allow_nan=False)
+    manifest = repredict(msgspec.structs.replace(bundle.manifest, device="gone"), bundle.file)
+    assert (manifest.predicted, manifest.recommended) == ({}, NO_CLEAR_WINNER)
+    assert all(sub.predicted_ms is None and not sub.alternatives for sub in manifest.subgraphs)
 
 
-def test_explain_predicts_what_the_files_are(planned, exported, capsys):
+def test_explain_predicts_the_precisions_of_the_files(planned, exported, capsys):
     predictor = LatencyPredictor(MI9)
     for path in (planned, exported):
         data = json.loads(call(capsys, "explain", path, "--device", "mi9", "--json").out)

@@ -1,4 +1,4 @@
-"""A bundle appears whole in its place or not at all, and other files there stay."""
+"""A bundle appears completely or not at all, and other files in its folder stay."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ from tests.scheduler.bundles import two_branches
 
 @pytest.mark.parametrize("error", [RuntimeError("x"), KeyboardInterrupt()])
 @pytest.mark.parametrize("earlier", [False, True])
-def test_nothing_is_left_when_the_block_fails_but_an_earlier_bundle(tmp_path, error, earlier):
+def test_failed_write_leaves_only_an_earlier_bundle(tmp_path, error, earlier):
     out = two_branches(tmp_path / "bundle") if earlier else tmp_path / "bundle"
 
     def write():
@@ -45,9 +45,9 @@ def write(out, bundle):
         write_manifest(folder, bundle.manifest)
 
 
-@pytest.mark.parametrize("trades", [True, False])
-def test_earlier_bundle_is_replaced_also_where_names_cannot_be_traded(tmp_path, monkeypatch, trades):
-    if not trades:
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_earlier_bundle_is_replaced_with_or_without_exchange_of_names(tmp_path, monkeypatch, can_exchange):
+    if not can_exchange:
         monkeypatch.setattr("stretch.export.staging.exchange", lambda one, other: False)
     new = bundle_of(tmp_path / "new", ("cpu", "dsp"))
     write(two_branches(tmp_path / "bundle"), new)
@@ -84,7 +84,7 @@ def test_first_file_or_folder_that_the_manifest_does_not_list_is_named_and_every
     assert load_bundle(out, check_hashes=True)
 
 
-def test_signature_is_no_stranger_and_goes_with_the_bundle_that_it_is_of(tmp_path):
+def test_signature_of_the_earlier_bundle_is_removed_with_it(tmp_path):
     out = two_branches(tmp_path / "bundle")
     (out / "signature.json").write_text("mine")
     write(out, bundle_of(tmp_path / "new"))
@@ -92,7 +92,7 @@ def test_signature_is_no_stranger_and_goes_with_the_bundle_that_it_is_of(tmp_pat
     assert not (out / "signature.json").exists()
 
 
-def test_link_to_a_folder_of_others_and_a_file_that_comes_during_the_write_are_kept(tmp_path):
+def test_link_to_another_folder_and_file_added_during_the_write_are_kept(tmp_path):
     out, new = two_branches(tmp_path / "bundle"), bundle_of(tmp_path / "new")
 
     def late():
@@ -112,7 +112,7 @@ def test_link_to_a_folder_of_others_and_a_file_that_comes_during_the_write_are_k
 
 
 @pytest.mark.linux
-def test_bundle_that_is_read_while_it_is_replaced_stays_until_it_is_let_go(tmp_path):
+def test_replaced_bundle_stays_readable_until_its_reader_releases_it(tmp_path):
     out, new = two_branches(tmp_path / "bundle"), bundle_of(tmp_path / "new", ("cpu", "dsp"))
     reader = load_bundle(out)
     content = reader.file("s1.gpu.onnx").read_bytes()
@@ -154,7 +154,7 @@ with stage_folder(Path(sys.argv[1])) as folder:
 
 @pytest.fixture
 def writer(tmp_path):
-    """A process that replaces a bundle over and over, and where."""
+    """A process that replaces a bundle repeatedly, and the folder of the bundle."""
     sources = [two_branches(tmp_path / name, processors=processors) for name, processors in (("a", ("cpu", "gpu")), ("b", ("cpu", "dsp")))]
     out = two_branches(tmp_path / "bundle")
     with subprocess.Popen([sys.executable, "-c", WRITER, *sources, out], stdout=subprocess.PIPE, text=True) as process:
@@ -178,28 +178,28 @@ def test_reader_never_finds_a_missing_or_mixed_bundle_while_it_is_replaced(write
 
 
 @pytest.mark.linux
-def test_leftovers_of_a_killed_run_alone_are_removed_by_the_next(tmp_path):
+def test_next_run_removes_only_leftovers_of_a_killed_run(tmp_path):
     out, new = tmp_path / "bundle", bundle_of(tmp_path / "new")
     assert subprocess.run([sys.executable, "-c", KILLED, out], check=False).returncode == -signal.SIGKILL
-    (left,) = set(os.listdir(tmp_path)) - {"new"}
-    assert sorted(os.listdir(tmp_path / left)) == [UNFINISHED, "half"]
-    strangers = {".bundle.mine", ".bundle.abcdefgh", ".other.abcdefgh"}
-    for name in strangers:
+    (leftover,) = set(os.listdir(tmp_path)) - {"new"}
+    assert sorted(os.listdir(tmp_path / leftover)) == [UNFINISHED, "half"]
+    foreign = {".bundle.mine", ".bundle.abcdefgh", ".other.abcdefgh"}
+    for name in foreign:
         (tmp_path / name).mkdir()
         (tmp_path / name / "work").write_text("mine")
     (tmp_path / ".other.abcdefgh" / UNFINISHED).touch()
     with stage_folder(out) as live:
-        assert left not in os.listdir(tmp_path)
+        assert leftover not in os.listdir(tmp_path)
         write(out, new)
         assert live.is_dir(), "the folder of a live run was swept"
         copy_files(new, live)
         write_manifest(live, new.manifest)
-    assert set(os.listdir(tmp_path)) == {"bundle", "new"} | strangers
-    assert all((tmp_path / name / "work").read_text() == "mine" for name in strangers)
+    assert set(os.listdir(tmp_path)) == {"bundle", "new"} | foreign
+    assert all((tmp_path / name / "work").read_text() == "mine" for name in foreign)
     assert load_bundle(out, check_hashes=True)
 
 
-def test_interrupt_between_two_steps_brings_the_earlier_bundle_back(tmp_path, monkeypatch):
+def test_interrupt_between_two_steps_restores_the_earlier_bundle(tmp_path, monkeypatch):
     monkeypatch.setattr("stretch.export.staging.exchange", lambda one, other: False)
     old, new = two_branches(tmp_path / "bundle"), bundle_of(tmp_path / "new", ("cpu", "dsp"))
     rename, calls = Path.rename, []
@@ -225,11 +225,11 @@ def test_error_of_the_file_system_becomes_one_sentence(tmp_path, code, hint):
     assert os.listdir(tmp_path) == []
 
 
-def test_files_of_a_bundle_are_copied_with_their_hashes_but_those_left_out(tmp_path):
+def test_files_of_a_bundle_are_copied_with_their_hashes_except_omitted_files(tmp_path):
     bundle = load_bundle(two_branches(tmp_path / "b"))
     copied = copy_files(bundle, tmp_path / "copy", leave={"stem.onnx"})
-    there = {name: entry for name, entry in bundle.manifest.files.items() if name != "stem.onnx"}
-    assert copied == there == {name: file_entry(tmp_path / "copy" / name) for name in copied}
+    expected = {name: entry for name, entry in bundle.manifest.files.items() if name != "stem.onnx"}
+    assert copied == expected == {name: file_entry(tmp_path / "copy" / name) for name in copied}
     assert not (tmp_path / "copy" / "stem.onnx").exists()
 
 
@@ -240,7 +240,7 @@ def folder(path):
 
 
 @pytest.mark.linux
-def test_two_folders_trade_names_and_a_name_that_nobody_has_is_an_error(tmp_path):
+def test_two_folders_exchange_names_and_a_missing_folder_is_an_error(tmp_path):
     a, b = folder(tmp_path / "a"), folder(tmp_path / "b")
     with pytest.raises(FileNotFoundError):
         exchange(a, tmp_path / "c")
@@ -253,7 +253,7 @@ TAKEN = {"folder": folder, "empty": Path.mkdir, "file": Path.touch}
 
 
 @pytest.mark.parametrize("taken", ["folder", pytest.param("empty", marks=pytest.mark.linux), "file"])
-def test_name_that_is_taken_stays_with_who_has_it(tmp_path, taken):
+def test_move_into_place_keeps_an_existing_target(tmp_path, taken):
     TAKEN[taken](tmp_path / "b")
     assert not move_into_place(folder(tmp_path / "a"), tmp_path / "b")
     assert (tmp_path / "a" / "a").exists()

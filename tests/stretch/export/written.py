@@ -1,4 +1,4 @@
-"""Networks as bundles, in float and in int8, and images for them."""
+"""Write networks as bundles in float and in int8, and generate images for them."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from stretch.transform import build
 
 FACTS = BundleFacts("pixel6", False, "random")
 
-#: An example takes seconds, and a smaller one shows little more.
+#: Without shrinking: an example takes seconds, and a smaller example explains little more.
 UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)
 
 
@@ -41,7 +41,7 @@ def parts_and_whole(folder, result, design, images):
 
 
 def assert_near(session, model, shape):
-    """A session gives what a module gives, up to rounding."""
+    """Check that a session and a module give equal results up to rounding."""
     x = torch.randn(shape)
     with torch.inference_mode():
         want = model(x).numpy()

@@ -16,7 +16,7 @@ pictures = pytest.mark.skipif(importlib.util.find_spec("PIL") is None, reason="P
 
 
 def png_that_states(width, height):
-    """A picture of so many pixels in a few bytes."""
+    """A PNG of a few bytes whose header states this width and height in pixels."""
 
     def chunk(kind, content):
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
@@ -61,20 +61,20 @@ def test_file_without_images_of_the_models_shape_is_refused(tmp_path, name, cont
 
 
 @pytest.mark.parametrize(("size", "crop"), [(None, 0.875), (None, 1.0), (37, None), (48, None)])
-def test_pictures_go_through_what_torchvision_does(tmp_path, size, crop):
+def test_pictures_are_preprocessed_like_torchvision(tmp_path, size, crop):
     image = pytest.importorskip("PIL.Image")
     transforms = pytest.importorskip("torchvision.transforms")
     pixels = np.random.default_rng(0).integers(0, 256, (50, 70, 3), np.uint8)
     image.fromarray(pixels).save(tmp_path / "a.png")
     mean, deviation = (0.5, 0.4, 0.3), (0.2, 0.25, 0.5)
     [got] = read_images(tmp_path / "a.png", (1, 3, 32, 32), Preprocessing(mean, deviation, crop or 1.0, size))
-    wide = size or round(32 / crop)
-    theirs = [transforms.Resize(wide), transforms.CenterCrop(32), transforms.ToTensor(), transforms.Normalize(mean, deviation)]
-    expected = transforms.Compose(theirs)(image.open(tmp_path / "a.png")).numpy()[None]
+    resized = size or round(32 / crop)
+    steps = [transforms.Resize(resized), transforms.CenterCrop(32), transforms.ToTensor(), transforms.Normalize(mean, deviation)]
+    expected = transforms.Compose(steps)(image.open(tmp_path / "a.png")).numpy()[None]
     assert np.abs(got - expected).max() < 1e-5
 
 
-def test_arrays_are_read_in_the_order_of_names_and_many_files_from_all_over_the_folder(tmp_path):
+def test_arrays_are_read_in_the_order_of_names_and_many_files_are_sampled_evenly(tmp_path):
     many = arrays(30)
     (tmp_path / "c").mkdir()
     np.save(tmp_path / "a.npy", many[0])
@@ -89,21 +89,21 @@ def test_arrays_are_read_in_the_order_of_names_and_many_files_from_all_over_the_
     assert np.array_equal(np.concatenate(load_images(tmp_path / "many", SHAPE, 10)), many[::3])
 
 
-def test_picture_of_less_or_of_other_channels_than_the_model_reads_is_refused(tmp_path):
+def test_smaller_picture_and_picture_with_other_channels_than_the_model_are_refused(tmp_path):
     pytest.importorskip("PIL.Image").new("RGB", (50, 70)).save(tmp_path / "a.png")
     with pytest.raises(StretchError, match="is smaller than what the model reads, 32×32"):
         read_images(tmp_path / "a.png", (1, 3, 32, 32), Preprocessing((0, 0, 0), (1, 1, 1), 1.0, 20))
-    for shape, words in (((1, 1, 8, 8), "reads 1×8×8"), ((1, 3, 900), "reads 3×900")):
-        with pytest.raises(StretchError, match=words):
+    for shape, message in (((1, 1, 8, 8), "reads 1×8×8"), ((1, 3, 900), "reads 3×900")):
+        with pytest.raises(StretchError, match=message):
             load_images(tmp_path, shape, 100)
 
 
-def test_pictures_are_turned_as_their_camera_says(tmp_path):
+def test_pictures_are_rotated_by_their_exif_orientation(tmp_path):
     Image = pytest.importorskip("PIL.Image")
     upright = np.zeros((40, 20, 3), np.uint8)
     upright[:20] = 255
     exif = Image.Exif()
-    exif[0x0112] = 6  # the camera was turned by 90°: the first row of pixels is the right-hand side
+    exif[0x0112] = 6  # the camera was rotated by 90°: the first row of pixels is the right-hand side
     for name, pixels, options in (("a_upright.png", upright, {}), ("b_turned.png", np.rot90(upright), {"exif": exif})):
         Image.fromarray(np.ascontiguousarray(pixels)).save(tmp_path / name, **options)
     for i in range(FEWEST):
@@ -113,7 +113,7 @@ def test_pictures_are_turned_as_their_camera_says(tmp_path):
     assert first[0, :, 0].mean() != first[0, :, -1].mean()
 
 
-def test_grey_of_sixteen_bits_keeps_its_shades(tmp_path):
+def test_grey_picture_of_16_bits_keeps_its_shades(tmp_path):
     Image = pytest.importorskip("PIL.Image")
     shades = np.tile(np.linspace(0, 65535, 8).astype(np.uint16), (6, 1))
     Image.fromarray(shades).save(tmp_path / "deep.png")
@@ -122,7 +122,7 @@ def test_grey_of_sixteen_bits_keeps_its_shades(tmp_path):
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 16), (1, 16, 96), (1, 3, 6, 8), (1, 2, 3, 4, 5), (1, 4, 1, 1)])
-def test_made_up_images_have_any_shape_and_are_of_one_size(shape):
+def test_synthetic_images_have_the_requested_shape_and_differ(shape):
     images = synthetic_images(shape, 4)
     assert [image.shape for image in images] == [shape] * 4
     assert all(np.isfinite(image).all() for image in images)

@@ -27,7 +27,7 @@ def samples(count=12, seed=0, scale=1.0):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """A 3×3 convolution and a ReLU, float."""
+    """A 3×3 convolution and a ReLU in fp32."""
     return onnx.load(two_branches(tmp_path_factory.mktemp("floats") / "bundle", processors=("cpu", "dsp", "gpu")) / "s1.dsp.onnx")
 
 
@@ -36,23 +36,23 @@ def int8(model):
     return quantise(model, samples())
 
 
-def test_result_keeps_a_cosine_of_at_least_0_999_on_images_it_was_not_calibrated_with(model, int8):
+def test_int8_model_keeps_a_cosine_of_at_least_0_999_on_new_images(model, int8):
     fresh = samples(8, seed=5)
     expected, got = runner(model), runner(int8)
     assert loss((expected(x), got(x)) for x in fresh).cosine >= 0.999
 
 
-def test_edges_stay_float_and_their_scales_span_what_was_seen(model, int8):
+def test_edges_stay_float_and_their_scales_span_the_calibration_values(model, int8):
     assert int8.graph.input[0].type.tensor_type.elem_type == int8.graph.output[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
     run = runner(model)
     (read,), (written,) = (edge.values() for edge in edges(int8))
-    for edge, seen in ((read, samples()), (written, [run(x) for x in samples()])):
-        low, high = min(0, *(float(x.min()) for x in seen)), max(float(x.max()) for x in seen)
+    for edge, values in ((read, samples()), (written, [run(x) for x in samples()])):
+        low, high = min(0, *(float(x.min()) for x in values)), max(float(x.max()) for x in values)
         assert edge.scale == pytest.approx((high - low) / 255, rel=0.02)
         assert edge.zero_point == pytest.approx(-low / edge.scale, abs=1)
 
 
-def test_weights_are_int8_with_a_scale_for_each_output_channel(int8):
+def test_weights_are_int8_with_one_scale_per_output_channel(int8):
     constants = {t.name: numpy_helper.to_array(t) for t in int8.graph.initializer}
     reals = {node.output[0]: node for node in int8.graph.node if node.op_type == "DequantizeLinear"}
     (conv,) = [node for node in int8.graph.node if node.op_type == "Conv"]
@@ -63,23 +63,23 @@ def test_weights_are_int8_with_a_scale_for_each_output_channel(int8):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "use", "sentence"),
+    ("damage", "use", "sentence"),
     [
         (lambda graph: graph.node[0].input.__setitem__(0, "nowhere"), lambda model: quantise(model, samples()), "cannot be quantised"),
         (lambda graph: graph.output.append(onnx.ValueInfoProto(name="nowhere")), runner, "^ONNX Runtime cannot load `.+`: "),
     ],
 )
-def test_model_that_cannot_be_computed_or_loaded_is_one_sentence(model, spoil, use, sentence):
+def test_model_that_cannot_be_computed_or_loaded_is_refused_in_one_sentence(model, damage, use, sentence):
     broken = onnx.ModelProto()
     broken.CopyFrom(model)
-    spoil(broken.graph)
+    damage(broken.graph)
     with pytest.raises(StretchError, match=sentence) as error:
         use(broken)
     assert "\n" not in error.value.message
 
 
 def exported(net, output=None, seed=1):
-    """A network with drawn weights as a file."""
+    """The ONNX model of a network with random weights."""
     graph = OpGraph.build("net", net.ops, output or net.last)
     return to_onnx(graph, graphs.weights_of(graph, np.random.default_rng(seed)))
 
@@ -89,7 +89,7 @@ def compute(model, x):
 
 
 def folded(net, seed=1):
-    """Kinds of the nodes that are left of a network with its norms folded, which computes the same."""
+    """Node kinds of a network after folding its batch norms, which must not change its outputs."""
     model = exported(net, seed=seed)
     result = fold_batch_norms(model)
     onnx.checker.check_model(result)
@@ -100,7 +100,7 @@ def folded(net, seed=1):
 
 
 def convolving(channels, kernel=3, groups=1, bias=True):
-    """A convolution of four channels with a batch norm."""
+    """A convolution of four input channels with a batch norm."""
     net = Net(1, 4, 5, 5)
     net.add("conv", **convolution("", "", channels, kernel, groups=groups, bias=bias).attrs)
     net.add("batch_norm", affine=True, eps=1e-3)
@@ -112,14 +112,14 @@ def test_folded_convolution_computes_the_same(seed, groups, bias, kernel):
     assert folded(convolving(8, kernel, groups, bias), seed) == ["Conv"]
 
 
-def test_convolution_that_others_read_too_keeps_its_value():
+def test_convolution_with_a_second_reader_keeps_its_value():
     net = convolving(4)
     net.add("add", "conv_1", "batch_norm_2")
     assert folded(net) == ["Conv", "Conv", "Add"]
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_norm_after_a_matrix_goes_into_it(bias):
+def test_batch_norm_after_a_linear_layer_is_folded(bias):
     net = Net(2, 7, 2, 2)
     net.add("global_avg_pool", keepdims=False)
     net.add("linear", out_features=5, bias=bias)
@@ -131,7 +131,7 @@ X = np.random.default_rng(0).standard_normal((1, 3, 6, 6)).astype(np.float32)
 
 
 def network(scale=1.0):
-    """Convolution, batch norm with a tiny variance, ReLU6, upsampling, padding."""
+    """The ONNX model of a convolution, a batch norm with a tiny variance, ReLU6, upsampling and padding."""
     net = Net(*X.shape)
     net.conv(4, 3, act="relu6")
     net.add("upsample", scale=(2, 2))
@@ -144,7 +144,7 @@ def network(scale=1.0):
 
 
 def handing_on(kind):
-    """A convolution of six channels and an operator that may only hand on its input."""
+    """A convolution of six channels and an operator that may only pass on its input."""
     net = Net(*SHAPE)
     net.add("conv", **convolution("", "", 6, 3, bias=True).attrs)
     net.add(kind)
@@ -152,7 +152,7 @@ def handing_on(kind):
 
 
 @pytest.mark.parametrize("kind", ["Relu", "Identity"])
-def test_output_that_an_operator_reads_too_survives_what_the_runtime_merges(kind):
+def test_output_with_a_reader_survives_the_fusion_of_the_runtime(kind):
     net = handing_on("relu")
     net.add("conv", **convolution("", "", 6, 3, bias=True).attrs)
     model = exported(net, ["conv_1", "conv_3"])
@@ -163,7 +163,7 @@ def test_output_that_an_operator_reads_too_survives_what_the_runtime_merges(kind
     assert set(edges(int8)[1]) == {"conv_1", "conv_3"}
 
 
-def test_average_that_is_about_zero_is_not_rounded_so_finely_that_the_runtime_refuses_it():
+def test_scale_of_a_near_zero_average_is_large_enough_for_the_runtime():
     net = Net(*SHAPE)
     net.add("conv", **convolution("", "", 6, 3, bias=True).attrs)
     net.add("global_avg_pool", keepdims=True)
@@ -173,14 +173,14 @@ def test_average_that_is_about_zero_is_not_rounded_so_finely_that_the_runtime_re
     assert session.run(None, feed_dict(int8, samples(1)[0]))[0].shape == (1, 6, 1, 1)
 
 
-def test_loss_is_measured_of_each_layer_that_only_hands_on_its_input():
+def test_loss_is_measured_also_for_layers_that_only_pass_on_their_input():
     model = exported(handing_on("identity"))
     layers = layer_losses(model, quantise(model, samples()), samples(2))
     assert set(layers) == {"conv_1", "identity_2"}
     assert not any(lost.exceeds(0.999) for lost in layers.values())
 
 
-def test_half_precision_agrees_with_float_within_its_rounding_and_a_weight_beyond_its_range_is_named():
+def test_half_precision_agrees_with_float_within_rounding_and_a_weight_out_of_range_is_named():
     expected, got = compute(network(), X), compute(to_half(network()), X)
     assert got.dtype == np.float32
     assert 0 < np.abs(got - expected).max() < 5e-3 * np.abs(expected).max()
@@ -191,7 +191,7 @@ def test_half_precision_agrees_with_float_within_its_rounding_and_a_weight_beyon
 A = np.random.default_rng(0).normal(size=(1, 8, 4, 4)).astype(np.float32)
 
 
-def test_cosine_and_snr_are_those_of_all_pairs_as_one_vector():
+def test_cosine_and_snr_treat_all_pairs_as_one_vector():
     b = A + 0.1
     got = loss([(A[:, :3], b[:, :3]), (A[:, 3:], b[:, 3:])])
     x, y = A.ravel().astype(float), b.ravel().astype(float)
@@ -200,5 +200,5 @@ def test_cosine_and_snr_are_those_of_all_pairs_as_one_vector():
 
 
 @pytest.mark.parametrize("bad", [np.full_like(A, np.nan), np.full_like(A, np.inf), np.zeros_like(A)])
-def test_results_without_a_number_or_without_content_exceed_any_bound(bad):
+def test_non_finite_and_all_zero_results_exceed_any_bound(bad):
     assert loss([(A, bad)]).exceeds(0.1)

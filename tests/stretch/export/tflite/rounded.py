@@ -1,4 +1,4 @@
-"""Operator graphs in int8, with scales from what their tensors take on."""
+"""Operator graphs in int8, with scales from the ranges of their tensors."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ def quant_of(values):
 
 
 def rounded_source(graph, weights, x, folder):
-    """The graph as `read_source` gives it for an int8 subgraph, and every tensor's reals."""
+    """The source of the graph as an int8 subgraph, and the float values of every tensor."""
     save_onnx(to_onnx(graph, weights), folder / "op.onnx")
     source = read_source(folder / "op.onnx")
     values = ReferenceDelegate().compile(folder / "op.onnx").evaluate([x])
@@ -27,7 +27,7 @@ def rounded_source(graph, weights, x, folder):
 
 
 def snr_db(expected, got):
-    """Power of the reals over that of the difference."""
+    """Signal-to-noise ratio in dB: power of the float values over the power of the difference."""
     noise = float(((expected - got) ** 2).sum())
     return 200.0 if noise == 0 else 10 * np.log10(float((expected**2).sum()) / noise)
 
@@ -40,7 +40,7 @@ def run(source, folder, x):
 
 
 def codes(source):
-    """Names of the operators that a source becomes, in order, with the type of what each writes."""
+    """Names of a source's TFLite operators in order, with the type of each output."""
     model = TFLITE.decode(graphs.tflite_bytes(source.graph, source))
     names = {kind.number: name for name, kind in OPERATORS.items()}
     types = {number: name for name, number in TYPES.items()}

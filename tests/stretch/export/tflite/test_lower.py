@@ -1,4 +1,4 @@
-"""TFLite files: operators in reals and in int8, and those of whole bundles against ONNX and fp32."""
+"""TFLite files: operators in float and in int8, and files of whole bundles compared with ONNX and fp32."""
 
 import contextlib
 import json
@@ -48,21 +48,21 @@ from tests.stretch.export.tflite.rounded import codes, rounded_source, run, snr_
 pytest.importorskip("ai_edge_litert")
 
 CHECKS = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-#: Least signal over noise of eight bits in and eight bits out, decibels; the first three round inside as well.
+#: Minimum signal-to-noise ratio in dB with int8 input and output; these three kinds also round internally.
 LEAST_DB = {"hard_swish": 20, "hard_sigmoid": 20, "softmax": 10}
 
 
 @pytest.mark.parametrize("kind", graphs.TFLITE_KIND_NAMES)
 @settings(max_examples=examples(15), suppress_health_check=CHECKS)
 @given(data=st.data())
-def test_int8_form_of_a_kind_is_near_its_reals(tmp_path, kind, data):
-    """Eight bits lose a bounded part of the result, where there is one to speak of."""
+def test_int8_form_of_a_kind_is_close_to_its_float_form(tmp_path, kind, data):
+    """Int8 loses a bounded part of the result unless the result is very small."""
     graph, weights, x = data.draw(graphs.graphs(kind))
     source, values = rounded_source(graph, weights, x, tmp_path)
     expected, got = values["y"], run(source, tmp_path, x)
     assert np.isfinite(got).all()
-    # Most of a few numbers may lie between two steps of the scale, so small results are judged by those.
-    # A mean is first rounded in the scale of its input, which is coarse where much cancels.
+    # A small result may have most of its values between two steps of the scale, so its error is bounded in steps.
+    # A mean is first rounded in the scale of its input, which is coarse if values cancel.
     scale = max(source.scales[name].scale for name in (("x", "y") if kind == "avg_pool" else ("y",)))
     steps = np.abs(got - expected).max() / scale
     assert steps <= 2.5 or snr_db(expected, got) > LEAST_DB.get(kind, 25), (steps, snr_db(expected, got))
@@ -72,19 +72,19 @@ def test_int8_form_of_a_kind_is_near_its_reals(tmp_path, kind, data):
 @pytest.mark.parametrize("kind", [name for name in graphs.TFLITE_KIND_NAMES if lowerings.get(name).int8])
 @settings(max_examples=examples(2), suppress_health_check=CHECKS)
 @given(data=st.data())
-def test_between_the_conversions_at_the_border_nothing_is_real(tmp_path, kind, data):
+def test_only_the_last_operator_of_an_int8_form_writes_float(tmp_path, kind, data):
     graph, weights, x = data.draw(graphs.graphs(kind))
     written = codes(rounded_source(graph, weights, x, tmp_path)[0])
     if len(graph.by_name["y"].inputs) > 2 and kind == "add":
-        return  # parts of a sum have no scale of their own
+        return  # partial results of a sum have no scales
     if graph.by_name["y"].kind == "avg_pool" and any(code == "MUL" for code, _ in written):
-        return  # a mean whose windows overhang otherwise than TFLite's do is computed in reals
+        return  # a mean whose windows overhang unlike TFLite's windows is computed in float
     assert written[-1] == ("DEQUANTIZE", "float32")
     assert all(dtype == "int8" for _, dtype in written[:-1])
 
 
-def test_activation_that_comes_first_is_what_the_scale_of_an_identity_says(tmp_path):
-    """The quantiser leaves of an activation an identity whose scale begins at zero."""
+def test_leading_activation_is_kept_as_the_scale_of_an_identity(tmp_path):
+    """The quantiser replaces an activation by an identity whose scale begins at zero."""
     graph = chain(Op("first", "identity", ("x",)), Op("y", "conv", ("first",), CONV))
     weights, x = drawn(graph)
     source, _ = rounded_source(graph, weights, x, tmp_path)
@@ -97,8 +97,8 @@ def test_activation_that_comes_first_is_what_the_scale_of_an_identity_says(tmp_p
     assert snr_db(expected, run(replace(source, graph=graph), tmp_path, x)) > 25
 
 
-def test_convolution_whose_result_is_nearly_nothing_computes_in_reals(tmp_path):
-    """In integers its result would have to be millions of times larger than its products, which LiteRT does not survive."""
+def test_convolution_with_a_tiny_output_scale_is_computed_in_float(tmp_path):
+    """In integers the result would be millions of times larger than the products, which crashes LiteRT."""
     graph = chain(Op("y", "conv", ("x",), CONV))
     weights, x = drawn(graph)
     source, values = rounded_source(graph, weights, x, tmp_path)
@@ -112,7 +112,7 @@ def chain(*ops, shape=(1, 6, 5, 5)):
 
 
 def drawn(graph):
-    """Weights of a chain and what it reads."""
+    """Weights and input of a chain."""
     random = np.random.default_rng(1).standard_normal((1, 6, 5, 5))
     return graphs.weights_of(graph, np.random.default_rng(0)), random.astype(np.float32)
 
@@ -128,28 +128,28 @@ CONV = {"kernel": (1, 1), "stride": (1, 1), "padding": (0,) * 4, "dilation": (1,
     ("more", "written"),
     [([Op("y", "relu6", ("c",))], ["CONV_2D"]), ([Op("r", "relu", ("c",)), Op("y", "add", ("c", "r"))], ["CONV_2D", "RELU", "ADD"])],
 )
-def test_activation_is_part_of_the_convolution_that_it_alone_reads(more, written):
+def test_activation_is_fused_into_a_convolution_without_other_readers(more, written):
     assert [code for code, _ in codes(source_of(chain(Op("c", "conv", ("x",), CONV), *more)))] == written
 
 
-def test_subgraph_that_passes_its_input_on_copies_it(tmp_path):
+def test_subgraph_that_only_passes_on_its_input_copies_it(tmp_path):
     graph = chain(Op("y", "identity", ("x",)))
     weights, x = drawn(graph)
     assert np.array_equal(run(SubgraphSource(graph, weights), tmp_path, x), x)
 
 
 def opaque_node(kind, reads, writes, attrs, counts, **options):
-    """A node that states an operator of torch: (taps, pixels, groups) and channels alike."""
+    """A node that states an operator of torch; `counts` are taps, pixels, groups and channels (input and output)."""
     taps, pixels, groups, channels = counts
     stated = {"in_channels": channels, "out_channels": channels, "groups": groups, "taps": taps, "pixels": pixels, "weights": 0}
     return stating("opaque", helper.make_node(kind, [reads], [writes], **options), attrs | stated)
 
 
-def test_conversion_to_whole_numbers_is_an_operator_and_one_of_precision_is_none(tmp_path):
+def test_cast_to_integers_is_an_operator_and_cast_of_precision_is_not(tmp_path):
     read = {"dtype": "float32", "shape": [1, 6], "learned": False}
     casts = [({"read": 0}, "int32"), ({"call": 0, "result": 0}, "float32")]
-    made = [{"operator": "_to_copy.default", "arguments": [a], "options": {"dtype": {"dtype": d}}, "result": 0} for a, d in casts]
-    calls = json.dumps({"reads": [read], "constants": [], "calls": made})
+    converted = [{"operator": "_to_copy.default", "arguments": [a], "options": {"dtype": {"dtype": d}}, "result": 0} for a, d in casts]
+    calls = json.dumps({"reads": [read], "constants": [], "calls": converted})
     attrs = {"shape": (1, 6), "kernel": "elementwise", "variant": "cast", "calls": calls}
     nodes = [
         helper.make_node("Cast", ["x"], ["i"], to=TensorProto.INT32),
@@ -162,7 +162,7 @@ def test_conversion_to_whole_numbers_is_an_operator_and_one_of_precision_is_none
     assert [op.kind for op in read_source(tmp_path / "m.onnx").graph.ops] == ["input", "opaque", "relu"]
 
 
-def test_window_of_an_opaque_operator_is_not_its_class(tmp_path):
+def test_opaque_pooling_operator_has_no_lowering(tmp_path):
     attrs = {"shape": (1, 2, 1, 1), "kernel": "pool", "variant": "max", "calls": "{}"}
     node = opaque_node("MaxPool", "x", "y", attrs, (4, 4, 1, 2), kernel_shape=[2, 2])
     onnx.save(onnx_model([node], {"x": (1, 2, 2, 2)}, {"y": (1, 2, 1, 1)}), tmp_path / "m.onnx")
@@ -170,7 +170,7 @@ def test_window_of_an_opaque_operator_is_not_its_class(tmp_path):
         to_tflite(Writer("m"), "s", read_source(tmp_path / "m.onnx"))
 
 
-def test_half_precision_weights_are_half_as_large_and_widened_when_read(tmp_path):
+def test_half_precision_weights_take_half_the_bytes_and_are_widened_when_read(tmp_path):
     graph = chain(Op("y", "conv", ("x",), CONV | {"out_channels": 64}))
     weights, x = drawn(graph)
     graphs.save_both(graph, weights, tmp_path, half=True)
@@ -215,17 +215,17 @@ def test_batch_norms_are_folded_into_float_weights(files):
     assert (source.weights["batch_norm_2"].keys(), source.scales) == ({"weight", "bias"}, {})
 
 
-def test_scales_and_weights_are_those_of_the_file_with_integers_from_minus_128(files):
+def test_scales_and_weights_are_read_from_the_file_with_integers_from_minus_128(files):
     source = read_source(files / "int8.onnx")
     model = onnx.load(files / "int8.onnx")
     constants = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
     in_file = {(float(constants[n.input[1]]), int(constants[n.input[2]]) - 128) for n in model.graph.node if n.op_type == "QuantizeLinear"}
     assert {(quant.scale, quant.zero_point) for quant in source.scales.values()} == in_file
-    # every operator's result and the input are rounded, under the names that the operators have
+    # the input and every operator's result are rounded, under the names of the operators
     names = {op.name for op in source.graph.ops}
     assert names <= source.scales.keys()
-    assert source.scales.keys() - names == {"silu_4.sigmoid", "global_avg_pool_7.pooled"}  # inside of operators that are two nodes
-    # reals are what the integers mean
+    assert source.scales.keys() - names == {"silu_4.sigmoid", "global_avg_pool_7.pooled"}  # inside operators of two nodes
+    # float weights are the integers times their scales
     assert source.integers.keys() == {op.name for op in source.graph.ops if op.kind in ("conv", "linear")}
     for name, rounded in source.integers.items():
         assert rounded.values.dtype == np.int8
@@ -233,7 +233,7 @@ def test_scales_and_weights_are_those_of_the_file_with_integers_from_minus_128(f
         assert np.allclose(source.weights[name]["weight"], rounded.values * scales, rtol=1e-6)
 
 
-def test_integers_of_sixteen_bits_are_refused(files, tmp_path):
+def test_integers_of_16_bits_are_refused(files, tmp_path):
     model = onnx.load(files / "int8.onnx")
     node = next(n for n in model.graph.node if n.op_type == "QuantizeLinear")
     zero = next(t for t in model.graph.initializer if t.name == node.input[2])
@@ -252,25 +252,25 @@ def floats(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def made(floats, tmp_path_factory):
+def lowered(floats, tmp_path_factory):
     """The bundle with int8 on the dsp and fp16 on the cpu, and a TFLite file."""
     out = tmp_path_factory.mktemp("made") / "bundle"
     export_tflite(floats, out, IMAGES, "synthetic", precision={"dsp": "int8", "cpu": "fp16"})
     return load_bundle(out, check_hashes=True)
 
 
-def test_precisions_of_the_bundle_are_those_of_the_file(made):
-    file = load_tflite(made.file(FILE))
-    assert {s.name: s.precision for s in file.plan.subgraphs} == {s.name: s.precision for s in made.manifest.subgraphs}
+def test_precisions_of_the_bundle_and_the_tflite_file_are_equal(lowered):
+    file = load_tflite(lowered.file(FILE))
+    assert {s.name: s.precision for s in file.plan.subgraphs} == {s.name: s.precision for s in lowered.manifest.subgraphs}
     assert [code for _, code in file.operators("s1.dsp")] == ["QUANTIZE", "CONV_2D", "DEQUANTIZE"]
     assert [code for _, code in file.operators("s1.cpu")] == ["DEQUANTIZE", "CONV_2D"]
 
 
 def not_requantised(content, name, factor):
-    """A file whose int8 branch `name` hands its integers on as they are, to a reader that takes them in another scale."""
+    """The file, but int8 branch `name` passes its integers without re-quantisation to a reader with another scale."""
     model = TFLITE.decode(content)
     graph = next(item for item in model["subgraphs"] if item["name"] == name)
-    *_, last = graph["operators"]  # makes the integers real
+    *_, last = graph["operators"]  # converts the integers to float
     source = graph["tensors"][last["inputs"][0]]
     scale = {**source["quantization"], "scale": source["quantization"]["scale"] * np.float32(factor)}
     shape = source["shape"].astype(np.int32)
@@ -291,12 +291,12 @@ def not_requantised(content, name, factor):
     return bytes(TFLITE.encode(model))
 
 
-def test_int8_branch_meets_the_others_in_reals(made, floats):
-    """Branches of other scales and precisions lie side by side: each must be re-quantised out of its own integers."""
-    x = random_input(made)
+def test_int8_branch_joins_the_others_in_float(lowered, floats):
+    """Parallel branches have different scales and precisions, so each must be converted from its own integers."""
+    x = random_input(lowered)
     expected = replay(floats.manifest, {s.name: runner(str(floats.file(s.file))) for s in floats.manifest.subgraphs}, x)
-    joins = {join.output for join in made.manifest.joins}
-    with Session(made, {"cpu": "litert", "dsp": "litert"}) as session:
+    joins = {join.output for join in lowered.manifest.joins}
+    with Session(lowered, {"cpu": "litert", "dsp": "litert"}) as session:
         got = session.tensors(x)
         assert joins == {"t1", "t2"}
         assert max(float(np.linalg.norm(got[name] - expected[name]) / np.linalg.norm(expected[name])) for name in joins) < 0.02
@@ -304,8 +304,8 @@ def test_int8_branch_meets_the_others_in_reals(made, floats):
 
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("step", ["s1.dsp", "s2.dsp"])
-def test_branch_that_is_not_re_quantised_before_its_join_is_refused(floats, tmp_path, monkeypatch, step):
-    """The cosine of such a branch is 1: its direction is right and its size wrong."""
+def test_branch_without_requantisation_before_its_join_is_refused(floats, tmp_path, monkeypatch, step):
+    """The cosine of this branch is 1, because its direction is right but its size is wrong."""
     write = module.write_tflite
     monkeypatch.setattr(module, "write_tflite", lambda bundle, **options: not_requantised(write(bundle, **options), step, 1.3))
     with pytest.raises(InfeasibleError, match=f"signature `{step}` of the TFLite file has a cosine of 1.0") as error:
@@ -314,14 +314,14 @@ def test_branch_that_is_not_re_quantised_before_its_join_is_refused(floats, tmp_
     assert not (tmp_path / "out").exists()
 
 
-def test_operator_without_a_form_is_named_with_its_subgraph_and_leaves_nothing(floats, tmp_path, monkeypatch):
+def test_operator_without_a_lowering_is_named_with_its_subgraph_and_nothing_is_written(floats, tmp_path, monkeypatch):
     monkeypatch.setitem(lowerings._items, "flatten", replace(lowerings.get("flatten"), tflite=None))
     with pytest.raises(StretchError, match=r"subgraph `head`: operator `head\.f` \(flatten\) has no TFLite lowering"):
         export_tflite(floats, tmp_path / "out", IMAGES, "synthetic")
     assert not list(tmp_path.iterdir())
 
 
-def test_missing_runtime_is_told_before_anything_is_written(floats, tmp_path, monkeypatch):
+def test_missing_runtime_is_reported_before_anything_is_written(floats, tmp_path, monkeypatch):
     monkeypatch.setattr(LiteRtDelegate, "unavailable", classmethod(lambda cls: "ai_edge_litert is not installed"))
     with pytest.raises(MissingBackendError, match="ai_edge_litert is not installed"):
         export_tflite(floats, tmp_path / "out", IMAGES, "synthetic")
@@ -334,7 +334,7 @@ def test_missing_runtime_is_told_before_anything_is_written(floats, tmp_path, mo
     ("name", "join", "precision", "least"),
     [("tiny_resnet", "project", None, 0.999999), ("tiny_regnet", "concat", {"dsp": "int8", "cpu": "fp16"}, 0.999)],
 )
-def test_signatures_run_concurrently_with_the_numbers_of_torch(captured, tmp_path, name, join, precision, least):
+def test_signatures_run_concurrently_and_equal_torch(captured, tmp_path, name, join, precision, least):
     import torch
 
     from stretch.export.bundle import BundleFacts, export_bundle
@@ -358,7 +358,7 @@ def test_signatures_run_concurrently_with_the_numbers_of_torch(captured, tmp_pat
 
 
 EXACT, APART, LOSSY, NEARER = Loss(1.0, 200.0), Loss(0.98, 13.8), Loss(0.979, 13.6), Loss(0.99, 13.6 + MARGIN_DB + 0.1)
-#: A wrong scale leaves the cosine as it is.
+#: A wrong scale does not change the cosine.
 WRONG = loss([(np.ones(4, np.float32), np.full(4, 1.2, np.float32))])
 
 
@@ -366,10 +366,10 @@ WRONG = loss([(np.ones(4, np.float32), np.full(4, 1.2, np.float32))])
     ("least", "now", "fp32", "onnx_fp32", "refused"),
     [
         *((least, WRONG, WRONG, EXACT, True) for least in (MIN_COSINE, MIN_COSINE_ROUNDED)),
-        # where both round a lot, being as near to fp32 is enough
+        # if both round strongly, an equal distance to fp32 is enough
         (MIN_COSINE_ROUNDED, APART, LOSSY, Loss(0.98, 13.4), False),
         (MIN_COSINE_ROUNDED, APART, LOSSY, NEARER, True),
-        # reals have no such excuse
+        # this exception does not apply to float
         (MIN_COSINE, APART, LOSSY, LOSSY, True),
     ],
 )
