@@ -98,23 +98,23 @@ def test_checkpoint_of_other_images_is_refused_and_nothing_changes(bundle, image
 
 
 @pytest.mark.parametrize(
-    ("options", "why"),
+    ("options", "message"),
     [
         ({"minutes": float("nan")}, "no time to refine for"),
         ({"steps": 0}, "no number of steps"),
         ({"run_images": -1}, "no number of images"),
     ],
 )
-def test_invalid_refinement_is_refused_before_any_work(tmp_path, options, why):
-    with pytest.raises(UsageError, match=why):
+def test_invalid_refinement_is_refused_before_any_work(tmp_path, options, message):
+    with pytest.raises(UsageError, match=message):
         refine_bundle(tmp_path / "none", tmp_path / "none", RefineOptions(**options))
     assert not list(tmp_path.iterdir())
 
 
 def test_checkpoint_in_a_bundle_or_below_a_file_is_refused(bundle, images):
     before = tree(bundle.parent)
-    for folder, why in ((bundle / "kept", "would lie in the bundle"), (images / "some.npy", "no folder that can be written")):
-        with pytest.raises(UsageError, match=why):
+    for folder, message in ((bundle / "kept", "would lie in the bundle"), (images / "some.npy", "no folder that can be written")):
+        with pytest.raises(UsageError, match=message):
             refine_bundle(bundle, images, replace(OPTIONS, checkpoint=folder))
     assert tree(bundle.parent) == before
 
@@ -214,7 +214,7 @@ def hooked():
 
 
 @pytest.mark.parametrize(
-    ("module", "says"),
+    ("module", "message"),
     [
         (hooked, "a hook of `Sequential` changes its output"),
         (lambda: small().to("meta"), r"`Sequential` has no weights: `0.weight` is on the device `meta`"),
@@ -223,8 +223,8 @@ def hooked():
     ],
     ids=["hook", "meta", "lazy", "complex"],
 )
-def test_module_that_cannot_be_branched_is_refused_with_the_reason(module, says):
-    with pytest.raises(StretchError, match=says):
+def test_module_that_cannot_be_branched_is_refused_with_the_reason(module, message):
+    with pytest.raises(StretchError, match=message):
         copy_module(module(), SHAPE)
 
 

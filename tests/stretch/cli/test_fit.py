@@ -48,10 +48,10 @@ def test_times_of_whole_networks_make_a_new_profile(capsys, tmp_path):
     assert row["low"] < 1 < row["high"]
     shown = succeed(capsys, "profile", "fit", table, "--device", "pixel6", "--out", tmp_path / "shown").out
     assert re.split(" {2,}", shown.splitlines()[0])[:3] == ["on networks left out", "networks", "within ±10 %"]
-    mine, base = load_device(tmp_path / "mine.toml"), load_device("pixel6")
+    fitted, base = load_device(tmp_path / "mine.toml"), load_device("pixel6")
     graph = load_measurements("npu").graphs["resnet18"]
-    assert LatencyPredictor(mine).predict(graph, "gpu").ms == pytest.approx(30, rel=0.2)
-    assert LatencyPredictor(mine).predict(graph, "cpu").ms == pytest.approx(LatencyPredictor(base).predict(graph, "cpu").ms)
+    assert LatencyPredictor(fitted).predict(graph, "gpu").ms == pytest.approx(30, rel=0.2)
+    assert LatencyPredictor(fitted).predict(graph, "cpu").ms == pytest.approx(LatencyPredictor(base).predict(graph, "cpu").ms)
 
 
 def test_fit_keeps_defaults_and_names_processors_without_times(capsys, tmp_path):

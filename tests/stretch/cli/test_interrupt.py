@@ -123,7 +123,7 @@ def alive(pid):
         return False
 
 
-def gone(pid):
+def has_ended(pid):
     """Whether a killed process ends within 30 s."""
     end = time.monotonic() + 30
     while alive(pid) and time.monotonic() < end:
@@ -154,7 +154,7 @@ def test_interrupted_run_with_a_hanging_delegate_ends_as_interrupted_and_so_do_i
     assert (process.returncode, out) == (130, "")
     assert err.endswith("error: interrupted\n")
     assert "Traceback" not in err
-    assert all(gone(pid) for pid in result)
+    assert all(has_ended(pid) for pid in result)
 
 
 def test_interrupt_ends_a_stopped_child(start):
@@ -165,7 +165,7 @@ def test_interrupt_ends_a_stopped_child(start):
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=240)
     assert process.returncode == 130, err
-    assert gone(result[0])
+    assert has_ended(result[0])
 
 
 #: A program that sends Ctrl-C to itself when it is about to import a module.

@@ -180,9 +180,9 @@ REFUSALS = {
     "web": [("", 2, "nothing to show")],
 }
 CASES = [
-    pytest.param(f"{verb} {words}", code, says, marks=[pytest.mark.torch] if verb.startswith(("branch", "search", "train")) else [], id=f"{verb.split()[0]} {words}")
+    pytest.param(f"{verb} {args}", code, message, marks=[pytest.mark.torch] if verb.startswith(("branch", "search", "train")) else [], id=f"{verb.split()[0]} {args}")
     for verb, rows in REFUSALS.items()
-    for words, code, says in rows
+    for args, code, message in rows
 ]  # fmt: skip
 
 
@@ -203,9 +203,9 @@ def folder(bundle_dir, tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize(("command", "code", "says"), CASES)
-def test_impossible_request_is_refused_and_changes_nothing(capsys, folder, command, code, says):
+@pytest.mark.parametrize(("command", "code", "message"), CASES)
+def test_impossible_request_is_refused_and_changes_nothing(capsys, folder, command, code, message):
     before = tree(folder)
     result = call(capsys, *shlex.split(command))
-    assert (result.code, says in f"{result.message}\n{result.hint}") == (code, True), result.err
+    assert (result.code, message in f"{result.message}\n{result.hint}") == (code, True), result.err
     assert tree(folder) == before

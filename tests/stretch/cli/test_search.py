@@ -59,8 +59,8 @@ def test_front_by_images_is_saved_as_designs_for_branch_and_a_sensitivity_for_an
     planned = json.loads(branched.out)
     assert planned["predicted"]["makespan_ms"] == pytest.approx(last["predicted_ms"])
     assert planned["accuracy"]["agreement"] == pytest.approx(last["accuracy"]["agreement"])
-    again = json.loads(call(capsys, *args, "--set", f"accuracy={answer['sensitivity_file']}", "--json").out)
-    assert [row["predicted_ms"] for row in again["designs"]] == pytest.approx([row["predicted_ms"] for row in answer["designs"]])
+    repeated = json.loads(call(capsys, *args, "--set", f"accuracy={answer['sensitivity_file']}", "--json").out)
+    assert [row["predicted_ms"] for row in repeated["designs"]] == pytest.approx([row["predicted_ms"] for row in answer["designs"]])
 
 
 PAIR_KEYS = (

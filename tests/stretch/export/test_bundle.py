@@ -325,7 +325,7 @@ def test_reweighed_bundle_computes_with_the_new_weights_and_keeps_everything_els
     assert manifest.checks["max_error"] <= manifest.checks["tolerance"]
     assert manifest.checks["sample"] != before.checks["sample"]
     # the int8 ranges belong to the old weights
-    assert [b"stretch.ranges" in each.file("s1.cpu.onnx").read_bytes() for each in (bundle, rewritten)] == [True, False]
+    assert [b"stretch.ranges" in item.file("s1.cpu.onnx").read_bytes() for item in (bundle, rewritten)] == [True, False]
 
 
 def test_failed_export_leaves_the_earlier_bundle(reweighed):

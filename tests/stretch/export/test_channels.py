@@ -73,11 +73,11 @@ def bands_equal_in_int8(folder, result, design):
 def overhangs(graph):
     """Whether pooling windows extend beyond the last row and its padding: TFLite then computes in float, but in int8 for other bands."""
 
-    def beyond(op):
+    def has_overhang(op):
         kernel, stride, (top, _, bottom, _) = op.attrs["kernel"][0], op.attrs["stride"][0], op.attrs["padding"]
         return (op.shape[2] - 1) * stride + kernel > graph.input_shapes(op)[0][2] + top + bottom
 
-    return any(op.kind == "avg_pool" and beyond(op) for op in graph.ops)
+    return any(op.kind == "avg_pool" and has_overhang(op) for op in graph.ops)
 
 
 @pytest.mark.slow
@@ -145,7 +145,7 @@ def test_unreadable_padding_property_is_refused(tmp_path):
         segment_of_band(model, (1, WIDTH, 16, 16), bundle.path / band.file)
 
 
-def clips_what_arrives(result, design):
+def starts_with_relu(result, design):
     """Whether a divided segment starts with a ReLU: without a cut, ONNX Runtime merges the two roundings around it."""
     starts = {part.start for part in design.segments if not part.whole}
     return any(
@@ -176,7 +176,7 @@ def test_part_of_a_concatenation_is_rounded_like_the_concatenation(tmp_path):
 def test_int8_output_channels_of_many_networks_equal_the_whole_bit_by_bit(tmp_path_factory, data):
     drawn = data.draw(channel_networks())
     design = data.draw(divided(drawn.graph, joins=("channels",)))
-    assume(not clips_what_arrives(drawn, design))
+    assume(not starts_with_relu(drawn, design))
     equal_in_int8(tmp_path_factory.mktemp("int8"), drawn, design)
 
 

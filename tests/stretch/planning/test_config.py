@@ -69,8 +69,8 @@ def test_exact_designs_are_planned_in_precisions_that_need_no_calibration_images
     # among the precisions other than int8, the measured precision is the default
     assert [lossless.resolve(load_device(name)).precision["cpu"] for name in ("sd888", "rk3588")] == ["fp16", "fp32"]
     assert lossless.replace({"processors": ("cpu", "dsp")}).resolve(mi9).precision == {"cpu": "fp32", "dsp": "int8"}
-    asked = lossless.replace({"precision": {"cpu": "int8", "dsp": "int8"}})
-    assert asked.resolve(mi9).precision == {"cpu": "int8", "gpu": "fp16", "dsp": "int8"}
+    with_int8 = lossless.replace({"precision": {"cpu": "int8", "dsp": "int8"}})
+    assert with_int8.resolve(mi9).precision == {"cpu": "int8", "gpu": "fp16", "dsp": "int8"}
 
 
 @pytest.mark.parametrize(("text", "adds_up"), [("latency", True), ("energy", True), ("accuracy", False)])
@@ -94,7 +94,7 @@ def test_name_without_weight_has_weight_1_and_zero_weight_leaves_only_latency():
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "message"),
     [
         ("2*beauty", "unknown objective `beauty`"),
         ("fast", "unknown objective `fast`"),
@@ -110,8 +110,8 @@ def test_name_without_weight_has_weight_1_and_zero_weight_leaves_only_latency():
         ("latency+", "is not understood"),
     ],
 )
-def test_invalid_objective_is_refused(text, why):
+def test_invalid_objective_is_refused(text, message):
     with pytest.raises((UsageError, UnknownNameError)) as caught:
         read_objective(text)
-    assert why in caught.value.message
+    assert message in caught.value.message
     assert caught.value.hint

@@ -48,14 +48,14 @@ def test_sequential_control_equals_brute_force_on_a_tiny_network():
     stem, s1, s2, head = segments
     widths = [legal_widths(s, costs.align(processor), 0.9, 1.5) for s in (s1, s2)]
     best = float("inf")
-    known = Costs(costs.predictor, {**costs.precision, processor: result.single.precision})
-    moving = known.transfer("cpu", processor, 3 * 32 * 32) + known.transfer(processor, "cpu", 10)
+    single_costs = Costs(costs.predictor, {**costs.precision, processor: result.single.precision})
+    moving = single_costs.transfer("cpu", processor, 3 * 32 * 32) + single_costs.transfer(processor, "cpu", 10)
     for w1, w2, d1, d2 in product(*widths, rules.depths(s1), rules.depths(s2)):
         parts = [
-            known.branch(stem, processor, 1, stem.width),
-            known.branch(s1, processor, d1, w1),
-            known.branch(s2, processor, d2, w2, w1),
-            known.branch(head, processor, 1, head.width, w2),
+            single_costs.branch(stem, processor, 1, stem.width),
+            single_costs.branch(s1, processor, d1, w1),
+            single_costs.branch(s2, processor, d2, w2, w1),
+            single_costs.branch(head, processor, 1, head.width, w2),
         ]
         enough = all(c.macs >= 0.9 * s.graph.macs for s, c in zip((s1, s2), parts[1:3], strict=True))
         if enough and totals.low <= sum(c.macs for c in parts) <= totals.high:

@@ -35,7 +35,7 @@ RESNET = small_resnet(96, blocks=(1, 1), mids=(64, 64))
 
 
 @pytest.mark.parametrize(
-    ("graph", "request_", "goals", "count", "noun"),
+    ("graph", "request_", "goals", "count", "message"),
     [
         (GRAPH, REQUEST, ("latency", "agreement"), 5, "predicts the agreement"),
         (GRAPH, REQUEST | {"strategy": "grid"}, ("latency", "macs"), 5, "exact search"),
@@ -44,8 +44,8 @@ RESNET = small_resnet(96, blocks=(1, 1), mids=(64, 64))
         (RESNET, SMALL, ("latency", "energy", "macs"), 4, "two different things"),
     ],
 )
-def test_invalid_front_is_refused(graph, request_, goals, count, noun):
-    with pytest.raises(UsageError, match=noun):
+def test_invalid_front_is_refused(graph, request_, goals, count, message):
+    with pytest.raises(UsageError, match=message):
         front(graph, MI9, PlanConfig(**request_), goals, count)
 
 

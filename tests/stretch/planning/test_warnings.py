@@ -23,8 +23,8 @@ def result():
 @pytest.mark.slow
 def test_design_outside_the_range_of_macs_gives_a_warning(result):
     for highest, outside in ((0.2, True), (10.0, False)):
-        again = evaluate(result.graph, result.device, result.design, PlanConfig(macs=(0.1, highest)))
-        assert any("of the original's multiply-accumulates, outside" in warning for warning in again.warnings) is outside
+        evaluated = evaluate(result.graph, result.device, result.design, PlanConfig(macs=(0.1, highest)))
+        assert any("of the original's multiply-accumulates, outside" in warning for warning in evaluated.warnings) is outside
 
 
 def test_operators_that_need_every_row_are_named_if_bands_are_requested(result):

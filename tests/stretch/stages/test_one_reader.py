@@ -107,8 +107,8 @@ def test_channels_first_input_is_accepted_for_a_channels_last_file_by_every_verb
 def test_open_size_ends_every_verb_with_one_sentence_and_code(capsys, tmp_path, verb):
     model = onnx_model([conv("x", "y", "a")], {"x": [1, 3, "h", "w"]}, {"y": None}, FIRST)
     more = ("--as", "code", "--out", tmp_path / "out") if verb == "export" else ("--device", "mi9")
-    ended = call(capsys, verb, written(tmp_path, model), *more)
-    assert (ended.code, "size of the input `x`" in ended.message, "--input 3x224x224" in ended.hint) == (2, True, True)
+    outcome = call(capsys, verb, written(tmp_path, model), *more)
+    assert (outcome.code, "size of the input `x`" in outcome.message, "--input 3x224x224" in outcome.hint) == (2, True, True)
 
 
 @pytest.mark.slow
@@ -116,8 +116,8 @@ def test_open_size_ends_every_verb_with_one_sentence_and_code(capsys, tmp_path, 
 def test_open_size_of_a_sequence_is_requested_by_its_name(capsys, tmp_path, device):
     model = onnx_model([helper.make_node("Conv", ["x", "a"], ["y"])], {"x": ["n", 4, "length"]}, {"y": None}, {"a": weight(8, 4, 3)})
     args = ("predict", written(tmp_path, model), "--device", device)
-    ended = call(capsys, *args)
-    assert (ended.code, "--input x=1x4x16" in ended.hint) == (2, True)
+    outcome = call(capsys, *args)
+    assert (outcome.code, "--input x=1x4x16" in outcome.hint) == (2, True)
     assert succeed(capsys, *args, "--input", "x=1x4x20", "--json").out
 
 
@@ -129,9 +129,9 @@ def test_boolean_outputs_of_a_file_are_read_or_refused_in_one_sentence(capsys, t
         FIRST | {"k": weight(8, 1, 1)},
     )
     model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.BOOL
-    ended = call(capsys, "predict", written(tmp_path, model), "--device", "mi9")
-    assert ended.code == 0 or ended.message
-    assert "unexpected" not in ended.err
+    outcome = call(capsys, "predict", written(tmp_path, model), "--device", "mi9")
+    assert outcome.code == 0 or outcome.message
+    assert "unexpected" not in outcome.err
 
 
 REFUSED = {
@@ -145,8 +145,8 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_unreadable_file_is_refused_by_predict_and_branch_with_the_same_message(capsys, tmp_path, name):
     model = onnx_model(REFUSED[name], {"x": [1, 3, 8, 8]}, {"y": None}, FIRST)
-    ended = [call(capsys, verb, written(tmp_path, model), "--device", "mi9") for verb in ("predict", "branch")]
-    assert ([one.code for one in ended], ended[0].message) == ([1, 1], ended[1].message)
+    outcomes = [call(capsys, verb, written(tmp_path, model), "--device", "mi9") for verb in ("predict", "branch")]
+    assert ([outcome.code for outcome in outcomes], outcomes[0].message) == ([1, 1], outcomes[1].message)
 
 
 def test_network_that_branch_refuses_is_predicted_with_the_reason_as_a_warning(capsys, tmp_path):

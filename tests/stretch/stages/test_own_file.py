@@ -214,15 +214,15 @@ def two_subgraphs_file(folder):
 
 
 @pytest.mark.parametrize(
-    ("write", "noun", "hint"),
+    ("write", "message", "hint"),
     [
         (integer_file, "whole numbers", "QuantizeLinear"),
         (conditional_file, "decides by what is computed", "without it"),
         (two_subgraphs_file, "2 subgraphs", "convert"),
     ],
 )
-def test_unreadable_file_is_refused_with_an_alternative(tmp_path, write, noun, hint):
-    with pytest.raises(StretchError, match=noun) as caught:
+def test_unreadable_file_is_refused_with_an_alternative(tmp_path, write, message, hint):
+    with pytest.raises(StretchError, match=message) as caught:
         load_model(str(write(tmp_path)))
     assert hint in caught.value.hint
 

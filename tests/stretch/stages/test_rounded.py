@@ -138,7 +138,7 @@ def test_stated_ranges_are_read_back_unchanged(ranges):
 
 
 @pytest.mark.parametrize(
-    ("changes", "why"),
+    ("changes", "message"),
     [
         (("start=scratch",), "keeps the statistics of its batch norms"),
         (("train.features=0.5",), "tensors at meeting points are not matched"),
@@ -149,9 +149,9 @@ def test_stated_ranges_are_read_back_unchanged(ranges):
         (("start=trained", "trained=gone.safetensors"), "cannot read the weights"),
     ],
 )
-def test_recipes_that_cannot_be_rounded_are_refused(tmp_path, changes, why):
+def test_recipes_that_cannot_be_rounded_are_refused(tmp_path, changes, message):
     recipe = load_recipe(network(tmp_path, "[rounding]\n"), changes)
-    with pytest.raises((UsageError, StretchError), match=why):
+    with pytest.raises((UsageError, StretchError), match=message):
         train_recipe(recipe, tmp_path, tmp_path / "run")
 
 

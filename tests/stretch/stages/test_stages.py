@@ -187,14 +187,14 @@ def test_files_run_on_part_of_the_held_back_images_with_a_warning_if_time_runs_o
 
 
 @pytest.mark.parametrize(
-    ("shapes", "says"),
+    ("shapes", "message"),
     [((4, 3, 16, 16), "batch of 4"), ("towers", "networks of one input"), ((1, 3, 16, 16), "40 images of which only 1 differ")],
 )
-def test_identical_images_and_networks_of_several_inputs_or_fixed_batches_are_refused(tmp_path, shapes, says):
+def test_identical_images_and_networks_of_several_inputs_or_fixed_batches_are_refused(tmp_path, shapes, message):
     module, arguments = form("towers" if shapes == "towers" else "deep")
     captured = capture(module, arguments if shapes == "towers" else shapes, "net")
     np.save(tmp_path / "images.npy", np.zeros((40, 3, 16, 16), np.float32))
-    with pytest.raises(StretchError, match=says):
+    with pytest.raises(StretchError, match=message):
         divide_images(tmp_path, captured, 16)
 
 
@@ -263,16 +263,16 @@ def double_weights(folder):
 
 
 @pytest.mark.parametrize(
-    ("change", "noun"),
+    ("change", "message"),
     [
         (remove_original, "without controls"),
         (double_weights, "differs from torch"),
         pytest.param(half_precision_of, "in fp16, and weights can be changed in fp32 alone", marks=pytest.mark.slow),
     ],
 )
-def test_bundle_whose_network_cannot_be_restored_is_refused(whole, tmp_path, change, noun):
+def test_bundle_whose_network_cannot_be_restored_is_refused(whole, tmp_path, change, message):
     folder = shutil.copytree(whole, tmp_path / "b")
-    with pytest.raises(StretchError, match=noun):
+    with pytest.raises(StretchError, match=message):
         load_bundle_model(load_bundle(change(folder) or folder))
 
 

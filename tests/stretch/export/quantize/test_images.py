@@ -30,7 +30,7 @@ def arrays(count, seed=0):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "noun"),
+    ("name", "content", "message"),
     [
         ("a.npy", np.zeros((9, 3, 6, 9), np.float32), "the model reads float32 of shape"),
         ("a.npy", np.zeros((9, 3, 6, 8), np.float64), "float64"),
@@ -48,13 +48,13 @@ def arrays(count, seed=0):
         pytest.param("a.png", png_that_states(1, 2_000_000), "more pixels than a photograph|no picture|too large", marks=pictures),
     ],
 )
-def test_file_without_images_of_the_models_shape_is_refused(tmp_path, name, content, noun):
+def test_file_without_images_of_the_models_shape_is_refused(tmp_path, name, content, message):
     if isinstance(content, bytes):
         (tmp_path / name).write_bytes(content)
     else:
         with (tmp_path / name).open("wb") as stream:
             np.save(stream, content, allow_pickle=True)
-    with pytest.raises(StretchError, match=noun):
+    with pytest.raises(StretchError, match=message):
         load_images(tmp_path, SHAPE, 100)
     with pytest.raises(StretchError, match="there is no folder"):
         load_images(tmp_path / "nowhere", SHAPE, 100)

@@ -37,9 +37,9 @@ def int8(model):
 
 
 def test_int8_model_keeps_a_cosine_of_at_least_0_999_on_new_images(model, int8):
-    fresh = samples(8, seed=5)
+    new_images = samples(8, seed=5)
     expected, got = runner(model), runner(int8)
-    assert loss((expected(x), got(x)) for x in fresh).cosine >= 0.999
+    assert loss((expected(x), got(x)) for x in new_images).cosine >= 0.999
 
 
 def test_edges_stay_float_and_their_scales_span_the_calibration_values(model, int8):
@@ -99,7 +99,7 @@ def folded(net, seed=1):
     return [node.op_type for node in result.graph.node]
 
 
-def convolving(channels, kernel=3, groups=1, bias=True):
+def normed_convolution(channels, kernel=3, groups=1, bias=True):
     """A convolution of four input channels with a batch norm."""
     net = Net(1, 4, 5, 5)
     net.add("conv", **convolution("", "", channels, kernel, groups=groups, bias=bias).attrs)
@@ -109,11 +109,11 @@ def convolving(channels, kernel=3, groups=1, bias=True):
 
 @given(st.integers(0, 1000), st.sampled_from([1, 2, 4]), st.booleans(), st.sampled_from([1, 3]))
 def test_folded_convolution_computes_the_same(seed, groups, bias, kernel):
-    assert folded(convolving(8, kernel, groups, bias), seed) == ["Conv"]
+    assert folded(normed_convolution(8, kernel, groups, bias), seed) == ["Conv"]
 
 
 def test_convolution_with_a_second_reader_keeps_its_value():
-    net = convolving(4)
+    net = normed_convolution(4)
     net.add("add", "conv_1", "batch_norm_2")
     assert folded(net) == ["Conv", "Conv", "Add"]
 
@@ -143,7 +143,7 @@ def network(scale=1.0):
     return to_onnx(graph, weights)
 
 
-def handing_on(kind):
+def passing_on(kind):
     """A convolution of six channels and an operator that may only pass on its input."""
     net = Net(*SHAPE)
     net.add("conv", **convolution("", "", 6, 3, bias=True).attrs)
@@ -153,7 +153,7 @@ def handing_on(kind):
 
 @pytest.mark.parametrize("kind", ["Relu", "Identity"])
 def test_output_with_a_reader_survives_the_fusion_of_the_runtime(kind):
-    net = handing_on("relu")
+    net = passing_on("relu")
     net.add("conv", **convolution("", "", 6, 3, bias=True).attrs)
     model = exported(net, ["conv_1", "conv_3"])
     model.graph.node[1].op_type = kind
@@ -174,7 +174,7 @@ def test_scale_of_a_near_zero_average_is_large_enough_for_the_runtime():
 
 
 def test_loss_is_measured_also_for_layers_that_only_pass_on_their_input():
-    model = exported(handing_on("identity"))
+    model = exported(passing_on("identity"))
     layers = layer_losses(model, quantise(model, samples()), samples(2))
     assert set(layers) == {"conv_1", "identity_2"}
     assert not any(lost.exceeds(0.999) for lost in layers.values())
@@ -199,6 +199,6 @@ def test_cosine_and_snr_treat_all_pairs_as_one_vector():
     assert got.snr_db == pytest.approx(20 * np.log10(np.linalg.norm(x) / np.linalg.norm(x - y)))
 
 
-@pytest.mark.parametrize("bad", [np.full_like(A, np.nan), np.full_like(A, np.inf), np.zeros_like(A)])
-def test_non_finite_and_all_zero_results_exceed_any_bound(bad):
-    assert loss([(A, bad)]).exceeds(0.1)
+@pytest.mark.parametrize("result", [np.full_like(A, np.nan), np.full_like(A, np.inf), np.zeros_like(A)])
+def test_non_finite_and_all_zero_results_exceed_any_bound(result):
+    assert loss([(A, result)]).exceeds(0.1)

@@ -39,15 +39,15 @@ def branched_option(graph=None, **changes):
 
 
 @pytest.mark.parametrize(
-    ("losses", "noun"),
+    ("losses", "message"),
     [
         (lambda: predictor(weights={"s9": (0.0,) * len(FEATURES)}).losses(branched_option(GRAPH)), "does not know the segment"),
         (lambda: sensitivity_of().losses(branched_option(join="sum")), "says nothing of `sum`"),
         (lambda: replace(sensitivity_of(), stages=sensitivity_of().stages[:1]).losses(branched_option()), "where its stages do"),
     ],
 )
-def test_predictor_with_unknown_segment_other_join_or_other_meeting_points_is_refused(losses, noun):
-    with pytest.raises(UsageError, match=noun):
+def test_predictor_with_unknown_segment_other_join_or_other_meeting_points_is_refused(losses, message):
+    with pytest.raises(UsageError, match=message):
         losses()
 
 
@@ -119,8 +119,8 @@ def test_more_depth_width_or_macs_never_loses_more(row, number, more):
     sensitivity, at = sensitivity_of(), SEEN_FEATURES.index(HELPS[number])
     helped = list(row)
     helped[at] += more
-    less, same = sensitivity.loss_of(("s1",), np.array([helped, row]))
-    assert 0 < less <= same
+    helped_loss, original_loss = sensitivity.loss_of(("s1",), np.array([helped, row]))
+    assert 0 < helped_loss <= original_loss
 
 
 def test_agreement_of_one_allows_no_loss_and_the_interval_widens_with_the_spread():
@@ -171,11 +171,11 @@ def test_curve_follows_whole_designs_if_enough_were_measured():
         # these designs agree more often than their single segments predict
         lost = fitting.loss_of_design(current, item.segments)
         measured.append(type(item)(segments=item.segments, error=item.error, agreement=0.5 + agreement(lost) / 2))
-    other = fitting.fit(MEASURED_GRAPH.name, "project", SPACE.segments, alone(SPACE), measured, ON)
+    refitted = fitting.fit(MEASURED_GRAPH.name, "project", SPACE.segments, alone(SPACE), measured, ON)
     for item in measured:
-        lost = fitting.loss_of_design(other, item.segments)
-        assert other.value(lost) == pytest.approx(item.agreement, abs=0.06)
-        assert other.value(lost) > current.value(lost)
+        lost = fitting.loss_of_design(refitted, item.segments)
+        assert refitted.value(lost) == pytest.approx(item.agreement, abs=0.06)
+        assert refitted.value(lost) > current.value(lost)
 
 
 def test_loss_grows_with_the_error_and_is_bounded():

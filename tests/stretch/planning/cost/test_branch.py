@@ -163,14 +163,14 @@ def test_repeated_time_is_the_time_of_rows_that_several_bands_need(kernels, skip
     graph, bounds = chain(tuple(kernels), skip), [0, *sorted(places), 32]
     graphs = [band_graph(graph, "band", start, stop) for start, stop in pairwise(bounds)]
     bands = [(band, MI9.predict(band, p), 1.0) for band, p in zip(graphs, ("cpu", "gpu", "dsp"), strict=False)]
-    needs = [bands_of(graph, start, stop)[0] for start, stop in pairwise(bounds)]
+    needed_rows = [bands_of(graph, start, stop)[0] for start, stop in pairwise(bounds)]
     expected = 0.0
     for _, estimate, _ in bands:
         for kernel in estimate.kernels:
             main = next((name for name in kernel.kernel.ops if name in graph.by_name), None)
             if main is None:
                 continue
-            marked = [set(range(need[main].start, need[main].stop)) for need in needs]
+            marked = [set(range(band_rows[main].start, band_rows[main].stop)) for band_rows in needed_rows]
             count, union = sum(map(len, marked)), len(set.union(*marked))
             expected += kernel.time.ms * (count - union) / count
     assert DIVISION.repeated_ms(graph, bands) == pytest.approx(expected)

@@ -30,17 +30,17 @@ def run(*segments):
     return PredictedRun([*steps, UncertainStep({}, arrives, 0.0)])
 
 
-def only(branched, control):
+def compared_control(branched, control):
     [control] = recommend(run(branched), {"control": run(control)}).compared
     return control
 
 
 def test_errors_of_the_same_number_cancel_and_errors_of_two_processors_are_independent():
-    control = only([{CPU: 10.0}], [{CPU: 10.1}])
+    control = compared_control([{CPU: 10.0}], [{CPU: 10.1}])
     assert (control.ratio, control.low, control.high) == pytest.approx((1.01, 1.01, 1.01))
     assert 0.999 < control.probability < 1
     assert control.low_ms < 10.1 / 1.3 < 10.1 * 1.3 < control.high_ms
-    control, combined = only([{CPU: 10.0}], [{GPU: 10.0}]), 1.4**2**0.5
+    control, combined = compared_control([{CPU: 10.0}], [{GPU: 10.0}]), 1.4**2**0.5
     # two intervals of a factor of 1.4 in both directions, combined as the root of the sum of squares
     assert (control.low, control.high) == pytest.approx((1 / combined, combined), rel=0.05)
     assert control.probability == pytest.approx(0.5, abs=0.05)
@@ -92,9 +92,9 @@ def test_branches_that_do_not_run_in_parallel_are_never_recommended():
 
 def test_number_to_measure_next_is_the_number_that_changes_the_ratio_most():
     wide = UncertainFactor("the link", 0.5, 2.0)
-    assert only([{CPU: 8.0, wide: 1.0}], [{GPU: 9.0}]).measure in ("the cpu", "the gpu")
-    assert only([{CPU: 5.0, wide: 4.0}], [{CPU: 9.0}]).measure == "the link"
-    assert only([{CPU: 5.0}], [{CPU: 9.0}]).measure is None
+    assert compared_control([{CPU: 8.0, wide: 1.0}], [{GPU: 9.0}]).measure in ("the cpu", "the gpu")
+    assert compared_control([{CPU: 5.0, wide: 4.0}], [{CPU: 9.0}]).measure == "the link"
+    assert compared_control([{CPU: 5.0}], [{CPU: 9.0}]).measure is None
 
 
 WHOLE_CPU, WHOLE_GPU = (UncertainFactor(f"all on {name}", 1 / 1.2, 1.2, compare.computing_factor_name(name)) for name in ("cpu", "gpu"))

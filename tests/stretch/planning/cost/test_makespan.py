@@ -30,7 +30,7 @@ def design(*parts):
     return BranchDesign(GRAPH.name, "mi9", parts)
 
 
-def on(processor, costs=COSTS):
+def whole_on(processor, costs=COSTS):
     return timeline(GRAPH, design(*(whole(s, processor) for s in SEGMENTS)), costs)
 
 
@@ -39,15 +39,15 @@ def elements(name):
 
 
 def test_network_on_one_processor_takes_the_predicted_time_and_transfers_once_in_and_once_out():
-    run = on("cpu")
+    run = whole_on("cpu")
     assert (run.makespan_ms, run.efficiency, run.communication_ms) == pytest.approx((MI9.predict(GRAPH, "cpu").ms, 1, 0))
     assert (run.macs, run.params) == (GRAPH.macs, GRAPH.params)
-    run, estimate = on("gpu"), MI9.predict(GRAPH, "gpu")
+    run, estimate = whole_on("gpu"), MI9.predict(GRAPH, "gpu")
     moved = COSTS.transfer("cpu", "gpu", elements("input")) + COSTS.transfer("gpu", "cpu", 10)
     assert run.communication_ms == pytest.approx(moved)
     assert run.makespan_ms == pytest.approx(estimate.computing_ms + moved) == pytest.approx(estimate.ms)
     with pytest.raises(UnknownNameError, match="npu"):
-        on("npu")
+        whole_on("npu")
 
 
 def test_planner_timeline_and_baseline_use_the_profile_rewrites_unless_a_design_states_its_own():

@@ -206,13 +206,13 @@ def test_processors_without_a_row_are_refused(captured):
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
-    ("rows", "error", "noun"),
+    ("rows", "error", "message"),
     [
         *((rows, msgspec.ValidationError, r"\$\.segments\[0\]\.branches\[0\]\.rows") for rows in ("[-1, 4]", "[0.5, 4]", "3")),
         *((rows, StretchError, r"`s1` has rows = \[.*\] on cpu, which is no range") for rows in ("[0]", "[0, 2, 4]", '["a", 4]')),
     ],
 )
-def test_rows_other_than_a_pair_of_integers_are_refused(captured, rows, error, noun):
-    with pytest.raises(error, match=noun) as caught:
+def test_rows_other_than_a_pair_of_integers_are_refused(captured, rows, error, message):
+    with pytest.raises(error, match=message) as caught:
         resolve(bands(("cpu", f",rows={rows}"), ("gpu", ",rows=[5,32]")), captured("tiny_resnet").graph)
     assert error is not StretchError or "[first, behind the last]" in caught.value.hint

@@ -66,7 +66,7 @@ def test_branches_of_paths_compute_what_the_network_computes(captured, model, ki
     result = captured(model)
     graph, parts = result.graph, []
     at = graph.input.name
-    for name, start, end in stretches(graph, kind):
+    for name, start, end in parts_with_paths(graph, kind):
         if at != start:
             parts.append(whole(cut_segment(graph, f"{name}_before", at, start)))
         segment = cut_segment(graph, name, start, end)
@@ -84,7 +84,7 @@ def test_branches_of_paths_compute_what_the_network_computes(captured, model, ki
     assert (built.graph.macs, capture(built, graph.input.shape, graph.name).graph) == (graph.macs, built.graph)
 
 
-def stretches(graph, kind):
+def parts_with_paths(graph, kind):
     """Parts of a network with parallel paths that each compute something."""
     from itertools import pairwise
 

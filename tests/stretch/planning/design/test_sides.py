@@ -36,7 +36,7 @@ WIDE = SegmentDraft([BranchDraft(name, width=8) for name in ("cpu", "gpu")], "s1
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "noun"),
+    ("call", "error", "message"),
     [
         (lambda graph: scaled_graph(graph, replace(design_of(graph), sides=())), StretchError, "places none outside the backbone"),
         (lambda graph: design_of(graph, sides=[SideDesign("side99", "cpu")]), UnknownNameError, "side99"),
@@ -45,6 +45,6 @@ WIDE = SegmentDraft([BranchDraft(name, width=8) for name in ("cpu", "gpu")], "s1
         (lambda graph: design_of(graph, segments=[WIDE]), StretchError, "channels after its meeting point"),
     ],
 )
-def test_sides_and_segments_that_do_not_fit_are_refused(graph, call, error, noun):
-    with pytest.raises(error, match=noun):
+def test_sides_and_segments_that_do_not_fit_are_refused(graph, call, error, message):
+    with pytest.raises(error, match=message):
         call(graph)

@@ -132,15 +132,15 @@ def test_network_of_one_long_run_is_divided_into_parts_of_equal_cost_unless_it_h
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
-    ("split", "error", "noun"),
+    ("split", "error", "message"),
     [
         (lambda graph: split_segments(graph, ["layer1_0_bn1"]), UnknownNameError, "unknown cut point `layer1_0_bn1`"),
         (lambda graph: split_segments(graph, ["avgpool", "layer2_1_relu_1"]), StretchError, "order"),
         (lambda graph: cut_segment(graph, "s", "avgpool", "maxpool"), StretchError, "not after its start"),
     ],
 )
-def test_meeting_point_inside_a_block_or_out_of_order_is_refused(captured, split, error, noun):
-    with pytest.raises(error, match=noun) as caught:
+def test_meeting_point_inside_a_block_or_out_of_order_is_refused(captured, split, error, message):
+    with pytest.raises(error, match=message) as caught:
         split(captured("resnet18").graph)
     assert error is StretchError or "layer1" in caught.value.hint
 
@@ -327,7 +327,7 @@ def test_operator_that_prevents_a_division_is_named(graph, hidden, reason):
 
 def test_dense_convolution_needs_all_input_channels():
     graph = inverted()
-    need = needed_channels(graph, {graph.output: Channels(2, 5)})
+    needed = needed_channels(graph, {graph.output: Channels(2, 5)})
     hidden = find_hidden(graph)
-    assert (need[hidden.tensor], need[hidden.projection]) == (Channels(0, 24), Channels(2, 5))
-    assert need["input"] == Channels(0, 8)
+    assert (needed[hidden.tensor], needed[hidden.projection]) == (Channels(0, 24), Channels(2, 5))
+    assert needed["input"] == Channels(0, 8)

@@ -100,8 +100,8 @@ def test_energy_of_a_design_equals_the_energy_of_its_timeline(data):
     picks, at, holder = [], 0, space.costs.host
     while at < len(space.segments):
         row = space.holders.index(holder)
-        able = [(o, i) for o in space.options[at] for i in range(len(o.macs)) if o.ms[row, i] < float("inf")]
-        picks.append(data.draw(st.sampled_from(able)))
+        feasible = [(o, i) for o in space.options[at] for i in range(len(o.macs)) if o.ms[row, i] < float("inf")]
+        picks.append(data.draw(st.sampled_from(feasible)))
         at += picks[-1][0].span
         holder = picks[-1][0].holder(space.costs.host)
     search_result = SearchResult(tuple(picks), LATENCY.value(space, picks), 0, False, 0.0, 0, 0.0)
@@ -178,10 +178,10 @@ def test_profile_without_the_power_of_a_processor_is_refused_by_its_name():
     device, change = specified("mi9"), msgspec.structs.replace
     gpu = device.processors["gpu"]
     cores = {name: change(core_set, power_w=None) for name, core_set in gpu.core_sets.items()}
-    bare = change(device, processors={**device.processors, "gpu": change(gpu, core_sets=cores)})
+    without_power = change(device, processors={**device.processors, "gpu": change(gpu, core_sets=cores)})
     with pytest.raises(UsageError, match="states no power of the gpu"):
-        ProcessorPowers(bare, ("cpu", "gpu"))
-    assert ProcessorPowers(bare, ("cpu", "dsp")).groups == [("cpu", "dsp")]
+        ProcessorPowers(without_power, ("cpu", "gpu"))
+    assert ProcessorPowers(without_power, ("cpu", "dsp")).groups == [("cpu", "dsp")]
 
 
 NAMES = ("latency", "energy", "macs", "loss")
@@ -211,8 +211,8 @@ def test_dominated_and_duplicate_designs_are_left_out():
     values = [weigh(criteria, ("latency", "macs"), item) for item in designs]
     kept = non_dominated(designs, values)
     for number in range(len(designs)):
-        beaten = any(all(b <= a + 1e-9 for a, b in zip(values[number], values[k], strict=True)) for k in kept)
-        assert beaten
+        dominated = any(all(b <= a + 1e-9 for a, b in zip(values[number], values[k], strict=True)) for k in kept)
+        assert dominated
     assert len({values[k] for k in kept}) == len(kept)
 
 
@@ -289,11 +289,11 @@ def refusal(graph, **request):
 def test_named_value_is_feasible_when_used(request_, rule):
     graph = small_resnet(96)
     error = refusal(graph, **request_)
-    (tight,) = error.rules
-    assert tight.rule.startswith(rule)
-    assert tight.value == request_[tight.rule]
-    assert re.search(rf"the nearest value with a design is `{tight.rule}=\(?[\d.]+", error.hint)
-    result = plan(graph, PIXEL6, PlanConfig(**(request_ | {tight.rule: tight.nearest})))
+    (tightest,) = error.rules
+    assert tightest.rule.startswith(rule)
+    assert tightest.value == request_[tightest.rule]
+    assert re.search(rf"the nearest value with a design is `{tightest.rule}=\(?[\d.]+", error.hint)
+    result = plan(graph, PIXEL6, PlanConfig(**(request_ | {tightest.rule: tightest.nearest})))
     assert result.design.n_meet >= 1
 
 

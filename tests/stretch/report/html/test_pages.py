@@ -148,11 +148,11 @@ def test_page_is_written_in_one_step_and_is_readable(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "says"), [("page.txt", "is no .html file"), ("gone/page.html", "does not exist"), ("folder.html", "is a folder")]
+    ("name", "message"), [("page.txt", "is no .html file"), ("gone/page.html", "does not exist"), ("folder.html", "is a folder")]
 )
-def test_unwritable_page_is_refused_before_it_is_made(tmp_path, name, says):
+def test_unwritable_page_is_refused_before_it_is_made(tmp_path, name, message):
     (tmp_path / "folder.html").mkdir()
-    with pytest.raises(UsageError, match=says):
+    with pytest.raises(UsageError, match=message):
         check_page(tmp_path / name)
     check_page(tmp_path / "page.html")
 
