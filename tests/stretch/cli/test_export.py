@@ -69,7 +69,7 @@ def tflite(floats, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_bundle_runs_is_explained_and_verified_through_its_signatures(stretch, succeeds, tflite):
+def test_tflite_bundle_is_run_explained_and_verified_through_its_signatures(stretch, succeeds, tflite):
     data, _ = succeeds("run", tflite, *LITERT, "--repeat", 2, "--warmup", 0, "--json")
     assert {p["delegate"] for p in data["processors"].values()} == {"litert"}
     assert data["max_error"] < 0.05

@@ -82,7 +82,7 @@ def test_details_name_baselines_like_the_answer(succeeds, bundle_dir):
     assert not re.search("same_macs|same net as", out)
 
 
-def test_work_of_a_processor_left_out_moves_to_a_shared_core_which_gives_no_efficiency(stretch, bundle_dir):
+def test_work_of_an_omitted_processor_moves_to_a_shared_core_without_an_efficiency(stretch, bundle_dir):
     code, data, err = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--processors", "cpu", "--json")
     assert (code, data["efficiency"], data["moved"]) == (0, None, {"s1.gpu": "cpu", "s2.gpu": "cpu"})
     assert "share a core" in err
@@ -113,7 +113,7 @@ def test_bundle_without_controls_still_runs_and_a_delegate_that_computes_nothing
     assert "Results are not checked: a delegate computes nothing" in succeeds(*args, "--map", "gpu=null")[0]
 
 
-def test_every_operator_has_a_reason_a_convolution_its_time_and_its_activation_is_merged_into_it(succeeds, bundle_dir):
+def test_explain_gives_every_operator_a_reason_and_merges_activations_into_convolutions(succeeds, bundle_dir):
     data, _ = succeeds("explain", bundle_dir, "--json")
     for sub in data["subgraphs"]:
         ops = [op for op in data["ops"] if op["subgraph"] == sub["name"]]

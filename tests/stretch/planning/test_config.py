@@ -44,7 +44,7 @@ def test_defaults_are_the_values_that_the_paper_states():
         ({"lossless": True, "join": "concat"}, "segments of the kind `rows` are not planned with `join=concat`"),
     ],
 )
-def test_request_that_makes_no_sense_is_a_usage_error(changes, message):
+def test_contradictory_or_unsupported_request_is_a_usage_error(changes, message):
     with pytest.raises(UsageError, match=message) as caught:
         PlanConfig(**changes).resolve(MI9)
     assert caught.value.exit_code == 2

@@ -72,7 +72,7 @@ def planned(device=MI9, **changes):
     return problem, choice, unused_processors(choice, sorted(used), choice.makespan_ms)
 
 
-def test_stages_merged_over_an_unused_processor_do_not_count_as_its_use():
+def test_unused_processor_is_also_reported_with_merged_stages():
     problem, choice, unused = planned(slow_start(30), merge="always")
     assert choice.space.longest_span > 1
     assert any(options.span > 1 for options, _ in choice.result.picks)

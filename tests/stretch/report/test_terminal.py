@@ -163,7 +163,7 @@ def answer():
 
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("width", [200, 90])
-def test_table_has_every_design_with_its_numbers_and_nothing_cut(answer, width):
+def test_table_has_every_design_with_its_numbers_and_is_not_cut(answer, width):
     text = page_printed(front_page(answer), width)
     for row in answer.designs:
         assert f"{row.predicted_ms:.2f}" in text

@@ -136,7 +136,7 @@ def test_other_delegates_also_time_the_file_as_the_original(tmp_path):
 
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("write", [onnx_file, tflite_file])
-def test_bundle_holds_times_and_is_compared_with_the_file(tmp_path, write):
+def test_bundle_holds_its_source_file_times_it_and_is_compared_with_it(tmp_path, write):
     path = write(tmp_path)
     result = branched(path, tmp_path / "bundle")
     assert (tmp_path / "bundle" / "controls" / f"original{path.suffix}").read_bytes() == path.read_bytes()

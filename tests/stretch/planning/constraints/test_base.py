@@ -38,7 +38,7 @@ def combinations_of(branches=2, **figures):
     return SegmentOptions(SEGMENT, "project", ((),) * branches, **result)
 
 
-def test_every_constraint_is_listed_once_and_those_that_refusals_name_first_lead():
+def test_every_constraint_is_listed_once_and_the_preferred_ones_first():
     names = [constraint.option.name for constraint in all_constraints()]
     assert (sorted(names), names[: len(FIRST)]) == (sorted(constraints), list(FIRST))
 

@@ -77,7 +77,7 @@ def test_written_predictor_is_read_back(tmp_path):
         (json.encode(replace(predictor(), model="other")), "is about `other`"),
     ],
 )
-def test_file_that_is_no_predictor_of_the_network_is_refused_with_its_name(tmp_path, content, message):
+def test_file_other_than_a_predictor_of_the_network_is_refused_with_its_name(tmp_path, content, message):
     path = tmp_path / "accuracy.json"
     if content is not None:
         path.write_bytes(content)
@@ -115,7 +115,7 @@ def test_exact_division_loses_nothing_and_always_agrees():
 @given(
     st.lists(st.floats(-3, 0), min_size=len(SEEN_FEATURES), max_size=len(SEEN_FEATURES)), st.integers(0, len(HELPS) - 1), st.floats(0.01, 1)
 )
-def test_more_depth_width_or_macs_never_loses_more(row, number, more):
+def test_more_depth_width_or_macs_never_increases_the_loss(row, number, more):
     sensitivity, at = sensitivity_of(), SEEN_FEATURES.index(HELPS[number])
     helped = list(row)
     helped[at] += more

@@ -185,7 +185,7 @@ WORK = st.floats(0.1, 100)
 
 
 @given(st.lists(st.tuples(WORK, st.floats(0, 10)), min_size=1, max_size=4))
-def test_divided_time_is_the_time_when_shares_add_up_to_the_whole(processors):
+def test_divided_time_is_reached_when_shares_add_up_to_the_whole(processors):
     times = {str(i): ms for i, (ms, _) in enumerate(processors)}
     exchange = {str(i): ms for i, (_, ms) in enumerate(processors)}
     end = divided_ms(times, exchange)

@@ -184,7 +184,7 @@ def test_rows_of_each_branch_suffice_for_a_segment_in_bands(captured):
         (bands(("cpu", ",rows=[0,5],width=8"), ("gpu", ",rows=[5,32]")), "computes a band of rows"),
     ],
 )
-def test_rows_that_do_not_divide_a_segment_are_refused_naming_it(captured, text, reason):
+def test_rows_that_do_not_divide_a_segment_are_refused_with_its_name(captured, text, reason):
     graph = captured("tiny_resnet").graph
     with pytest.raises(StretchError, match=reason) as caught:
         scaled_graph(graph, resolve(text, graph))

@@ -45,7 +45,7 @@ def narrowed_module(captured, chosen):
 @pytest.mark.parametrize("pattern", [*MLPS, *ATTENTIONS], ids=lambda pattern: pattern.__name__)
 @settings(max_examples=examples(4), deadline=None)
 @given(data=st.data())
-def test_network_without_hidden_units_is_the_network_with_zeros_in_their_place(pattern, data):
+def test_network_with_fewer_hidden_units_equals_the_network_with_zeros_in_their_place(pattern, data):
     parent = network(pattern)
     captured = capture_runnable(parent, SHAPE, "net")
     channels = channel_groups(captured.graph)

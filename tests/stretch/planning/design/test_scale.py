@@ -107,7 +107,7 @@ def test_partitions_add_up_and_give_every_branch_channels(width, widths, align):
 
 
 @given(st.integers(3, 64), st.lists(st.integers(1, 400), min_size=2, max_size=3))
-def test_partitions_differ_from_their_proportion_by_less_than_a_channel_unless_that_is_none(width, widths):
+def test_partitions_are_within_one_channel_of_their_proportion_if_each_is_at_least_one(width, widths):
     exact = [width * item / sum(widths) for item in widths]
     if min(exact) >= 1:
         assert all(abs(share - part) < 1 for share, part in zip(partitions(width, widths, 1), exact, strict=True))
