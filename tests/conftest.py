@@ -16,25 +16,25 @@ from predictors import system
 from tests.effort import load_profile
 from tests.warm import WarmPrograms
 
-# A shell starts background jobs with SIGINT ignored, and children inherit that: tests of interrupts need Python's own handler.
+# A shell starts background jobs with SIGINT ignored, and their children inherit this setting: tests of interrupts need Python's handler.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 load_profile()
 
-# Each worker of pytest-xdist would start as many threads as there are cores, in every library that computes, and in every process it starts.
+# Without these limits, each pytest-xdist worker and its child processes would start one thread per core in every numeric library.
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 THREADS = max(1, CORES // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 for library in ("OMP", "OPENBLAS", "MKL"):
-    # a worker inherits what the process that started it set for itself
+    # a worker inherits these variables from the process that started it
     if f"{library}_NUM_THREADS" not in os.environ or "PYTEST_XDIST_WORKER" in os.environ:
         os.environ[f"{library}_NUM_THREADS"] = str(THREADS)
-# Where a caller asks for more threads than cores, those that wait would spin on the cores that others compute on.
+# With more threads than cores, waiting threads would spin on cores that other threads need.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-# A terminal's width, which workers of pytest-xdist inherit, would fold the tables that tests read.
+# The terminal's width, which pytest-xdist workers inherit, would wrap the tables that tests read.
 os.environ.pop("COLUMNS", None)
 
-# Bundles of the tests have a gpu: where pyopencl is installed it would be driven, while tests of the scheduler count on CPU cores.
+# Bundles of the tests have a gpu: with pyopencl installed, a real GPU would run it, but tests of the scheduler expect CPU cores.
 os.environ["NN_STRETCH_DRIVERS"] = "dsp"
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
@@ -42,7 +42,7 @@ HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 @pytest.fixture(scope="session")
 def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bundle that the command line writes of a tiny network, once for all workers; no test may change it."""
+    """A bundle of a tiny network that the command line writes once for all workers; no test may change it."""
     from tests.stretch.cli.commands import LOOSE, perform
 
     base = tmp_path_factory.getbasetemp()
@@ -58,21 +58,21 @@ def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPrograms]:
-    """Programs of the checkout that begin at once."""
+    """Programs of the checkout that start without the seconds of imports."""
     programs = WarmPrograms(tmp_path_factory.mktemp("warm"), Path(__file__).parents[1])
     yield programs
     programs.close()
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Leave out the files that import torch at their top where torch is missing."""
+    """Ignore test files that import torch at module level if torch is not installed."""
     if HAS_TORCH or collection_path.suffix != ".py":
         return None
     return bool(re.search(r"^(import|from) torch\b", collection_path.read_text(), re.MULTILINE)) or None
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Draw a test's weights alike in whatever order tests run, and never as `--seed 0` does."""
+    """Seed torch equally before each test, independent of the order of tests, and not with the seed of `--seed 0`."""
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(zlib.crc32(item.nodeid.encode()))
 
@@ -81,25 +81,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--runslow", action="store_true", help="run tests marked slow")
 
 
-#: Tests of delegates load the runtime whose name they have.
+#: A test here whose id has a runtime's name loads this runtime.
 DELEGATES = Path(__file__).parent / "scheduler" / "delegates"
 
 
 def mark_all_but_representatives(items: list[pytest.Item]) -> None:
-    """Mark the cases of a parametrised test as slow, but for as many as its marker says, evenly along them."""
+    """Mark the cases of a parametrised test as slow, except evenly spaced ones, as many as its `representatives` marker states."""
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("representatives"):
             cases.setdefault(item.nodeid.split("[")[0], []).append(item)
-    for same in cases.values():
-        count = same[0].get_closest_marker("representatives").args[0]
-        chosen = {round(i * (len(same) - 1) / max(count - 1, 1)) for i in range(count)}
-        for number, item in enumerate(sorted(same, key=lambda item: item.nodeid)):
+    for group in cases.values():
+        count = group[0].get_closest_marker("representatives").args[0]
+        chosen = {round(i * (len(group) - 1) / max(count - 1, 1)) for i in range(count)}
+        for number, item in enumerate(sorted(group, key=lambda item: item.nodeid)):
             if number not in chosen:
                 item.add_marker("slow")
 
 
-#: Files that take longest begin first: one that begins last would leave the other workers idle.
+#: The slowest files start first: a slow file that starts last would leave the other workers idle.
 LONG = (
     "tests/docs/test_references.py",
     "tests/stretch/test_newcomer.py",

@@ -1,4 +1,4 @@
-"""Files with changed bytes, and the one sentence that reading them may end in."""
+"""Files with changed bytes, and a check that reading such a file ends with at most one sentence."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from predictors.errors import StretchError
 
 
 def damaged(draw, content: bytes, places: st.SearchStrategy | None = None) -> bytearray:
-    """The content with one to four other bytes."""
+    """The content with one to four changed bytes."""
     result = bytearray(content)
     places = st.integers(0, len(result) - 1) if places is None else places
     for _ in range(draw(st.integers(1, 4))):
@@ -19,7 +19,7 @@ def damaged(draw, content: bytes, places: st.SearchStrategy | None = None) -> by
 
 @contextmanager
 def one_sentence() -> Iterator[None]:
-    """The block ends without an error or with one sentence."""
+    """Assert that the block ends without an error or with an error of one sentence."""
     message = "none"
     try:
         yield

@@ -1,4 +1,4 @@
-"""ONNX Runtime as an oracle: it knows nothing of subgraphs, and takes one thread, since several tests run side by side."""
+"""ONNX Runtime as an oracle that runs whole models. It uses one thread because several tests run in parallel."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
-"""Programs in fresh processes without the seconds that imports take: forks of a process that has the packages in memory.
+"""Programs in new processes that start without the seconds of imports: forks of a process with imported packages.
 
-A small `stretch` for the front of PATH, and a `snippet` for Python code, hand words, folder, environment and streams to that process.
+Two small clients, `stretch` and `snippet` (for Python code), pass arguments, folder, environment and streams to that process.
 """
 
 import atexit
@@ -31,7 +31,7 @@ sys.exit((connection.recv(1) or b"\\x7f")[0])
 
 
 class WarmPrograms:
-    """The two programs and the process behind them, until `close`.
+    """The two client programs and the process that they connect to, until `close`.
 
     Args:
         folder: Where to write the programs.
@@ -48,11 +48,11 @@ class WarmPrograms:
         self._process = subprocess.Popen(command, cwd=packages, env=environment, stdin=pipe, stdout=pipe)
         assert self._process.stdout.readline() == b"ready\n"
 
-    def run(self, *words: object, cwd: Path | None = None, **variables: str) -> "subprocess.CompletedProcess[str]":
-        """Run `stretch`, `snippet` or another program to its end, in an environment in which these two are found."""
+    def run(self, *arguments: object, cwd: Path | None = None, **variables: str) -> "subprocess.CompletedProcess[str]":
+        """Run a program to its end, with `stretch` and `snippet` at the front of PATH."""
         path = os.pathsep.join((str(self.folder), str(Path(sys.executable).parent), os.environ["PATH"]))
-        program = str(self.folder / str(words[0])) if words[0] in ("stretch", "snippet") else str(words[0])
-        command, environment = [program, *map(str, words[1:])], os.environ | {"PATH": path} | variables
+        program = str(self.folder / str(arguments[0])) if arguments[0] in ("stretch", "snippet") else str(arguments[0])
+        command, environment = [program, *map(str, arguments[1:])], os.environ | {"PATH": path} | variables
         return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
 
     def close(self) -> None:
@@ -68,7 +68,7 @@ def _import_everything() -> None:
 
 
 def _next_program(listener: socket.socket) -> list[Any]:
-    """Words, folder and environment of a program, in a process of its own; all others never return."""
+    """Fork for each request; return its arguments, folder and environment in the new process only."""
     while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
         connection, _ = listener.accept()
         if os.fork():
@@ -91,7 +91,7 @@ def _next_program(listener: socket.socket) -> list[Any]:
 
 
 def _run_program() -> None:
-    """Run the program of `sys.argv`, and end: an interpreter that shuts down visits all that was imported, for half a second."""
+    """Run the program of `sys.argv`, and end without the interpreter's shutdown, which takes half a second with these imports."""
     code: object = 1
     try:
         if Path(sys.argv[0]).name == "stretch":

@@ -1,4 +1,4 @@
-"""Files of the repository, for tests that read it."""
+"""Files of the repository, for tests that read them."""
 
 import os
 import shutil
@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("predictors", "scheduler", "stretch")
-#: Folders that are generated, or hold what is installed.
+#: Folders with generated files or installed packages.
 SKIPPED = {".git", ".venv", "runs", "dist", "build", "site", "__pycache__", ".hypothesis", ".mypy_cache", "shared"}
 
 

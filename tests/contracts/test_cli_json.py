@@ -1,4 +1,4 @@
-"""Keys of the JSON that verbs print: other programs read them, so none is renamed without a new schema number."""
+"""Keys of the JSON that verbs print: other programs read these keys, so renaming one needs a new schema number."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ from tests.stretch.train.recipes import network
 
 pytestmark = pytest.mark.torch
 
-#: Keys by verb and request; a nested set is named ``key.``, that of a list's elements ``key[]``, that of each value of a mapping ``key{}``.
+#: Keys by verb and request. ``key.`` has the keys of a nested object, ``key[]`` of a list's elements, ``key{}`` of a mapping's values.
 KEYS = {
     "web": {
         "": "address bundles profile mean_error warnings",
@@ -89,7 +89,7 @@ KEYS = {
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory, tiny_bundle):
-    """A bundle of a tiny network, a run and pictures."""
+    """A bundle of a tiny network, with a training run and images next to it."""
     out = shutil.copytree(tiny_bundle, tmp_path_factory.mktemp("json") / "bundle")
     recipe = network(out.parent)
     assert perform("train", recipe, "--out", out.parent / "run", "--set", "train.epochs=1").code == 0
@@ -97,12 +97,12 @@ def bundle(tmp_path_factory, tiny_bundle):
     return out
 
 
-#: A refinement that takes little time, and whether the rates of both bundles can be held.
+#: Options of a short refinement, and of a check whether both bundles can keep their request rates.
 ONE_STEP, RATES = ("--steps", 1, "--run-images", 1), ("--arrivals", "periodic:9", "--admit")
 
 
-def words(verb, bundle):
-    """The arguments of each key of `KEYS`."""
+def arguments_of(verb, bundle):
+    """Command-line arguments for one key of `KEYS`."""
     if verb == "verify --sign":
         pytest.importorskip("cryptography")
         from tests.scheduler.bundle.test_signature import write_keys
@@ -140,11 +140,11 @@ def words(verb, bundle):
 
 
 def parts(data, path):
-    """The objects that a path of `KEYS` names."""
+    """Objects of the JSON at one path of `KEYS`."""
     result = [data]
     for step in filter(None, path.split(".")):
-        inside = [one[step.rstrip("[]{}")] for one in result]
-        result = inside if step[-1] not in "]}" else [part for one in inside for part in (one if step[-1] == "]" else one.values())]
+        values = [value[step.rstrip("[]{}")] for value in result]
+        result = values if step[-1] not in "]}" else [part for value in values for part in (value if step[-1] == "]" else value.values())]
     return result
 
 
@@ -152,11 +152,11 @@ def test_every_verb_has_its_keys_listed():
     assert {verb if verb in VERBS else verb.split()[0] for verb in KEYS} == set(VERBS)
 
 
-#: Verbs that take long, and whose answers other fast tests read.
+#: Slow verbs, whose JSON other, faster tests also read.
 LONG = ("profile fit", "export --as cpp", "advise", "export", "train BUNDLE")
 
 
-#: Verbs whose own tests check their keys: a browser runs `web`, and `profile` needs the machine for itself.
+#: Verbs whose keys are checked in their own tests: `web` needs a browser, and `profile` an idle machine.
 ELSEWHERE = ("web", "profile")
 
 
@@ -164,7 +164,7 @@ ELSEWHERE = ("web", "profile")
     "verb", [pytest.param(verb, marks=pytest.mark.slow) if verb in LONG else verb for verb in KEYS if verb not in ELSEWHERE]
 )
 def test_json_of_a_verb_is_one_object_with_its_keys(capsys, bundle, verb):
-    result = call(capsys, *(verb.split() if verb in VERBS else verb.split()[:1]), *words(verb, bundle), "--json", "--quiet")
+    result = call(capsys, *(verb.split() if verb in VERBS else verb.split()[:1]), *arguments_of(verb, bundle), "--json", "--quiet")
     assert (result.code, result.err) == (0, ""), result.out
     check_keys(json.loads(result.out), verb)
 
@@ -172,9 +172,9 @@ def test_json_of_a_verb_is_one_object_with_its_keys(capsys, bundle, verb):
 def check_keys(data, verb):
     assert (list(data)[:2], data["schema"]) == (["schema", "version"], SCHEMA)
     for path, keys in KEYS[verb].items():
-        outcome = parts(data, path)
-        assert outcome, path
-        for part in outcome:
+        found = parts(data, path)
+        assert found, path
+        for part in found:
             assert set(keys.split()) <= part.keys(), path
 
 

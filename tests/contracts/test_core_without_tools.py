@@ -1,4 +1,4 @@
-"""The core works in a copy from which the folders of the tools are removed."""
+"""The core works in a copy of the packages without the `tools` folders."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import pytest
 from tests.contracts.repository import ROOT, copy_packages
 from tests.scheduler import bundles
 
-#: Tests of the core that take seconds and pass through most of its rooms.
+#: Tests of the core that take seconds and run most of its packages.
 TESTS = (
     "tests/scheduler/runtime/test_session.py",
     "tests/scheduler/simulate",
@@ -39,21 +39,21 @@ def core(tmp_path_factory):
     return folder
 
 
-def python(core, *words):
+def python(core, *arguments):
     env = os.environ | {"PYTHONPATH": str(core), "COLUMNS": "200"}
-    done = subprocess.run([sys.executable, *map(str, words)], cwd=core, env=env, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, *map(str, arguments)], cwd=core, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def stretch(core, *words):
-    return python(core, "-c", "from stretch.cli import app; app()", *words)
+def stretch(core, *arguments):
+    return python(core, "-c", "from stretch.cli import app; app()", *arguments)
 
 
 def test_verbs_and_flags_of_tools_are_missing_and_a_bundle_runs(core, tmp_path):
     assert "  web " not in stretch(core, "--help")
-    shown = stretch(core, "run", "--help")
-    assert ("--repeat" in shown, "--adb " in shown) == (True, False)
+    help_text = stretch(core, "run", "--help")
+    assert ("--repeat" in help_text, "--adb " in help_text) == (True, False)
     bundle = bundles.two_branches(tmp_path / "bundle")
     assert json.loads(stretch(core, "run", bundle, "--repeat", 2, "--warmup", 0, "--json"))["max_error"] < 1e-5
 

@@ -1,4 +1,4 @@
-"""A delegate, a verb, a form of export, a memory planner, a constraint and a way to divide are one new file each, a join with an operator of its own two: they are dropped into a copy of the packages.
+"""Plug-ins in new files of a copy of the packages: one file for each kind, two for a join with its own operator.
 
 An operator kind (two files) and a device (one) are in `test_worked_examples`."""
 
@@ -46,7 +46,7 @@ PLANNER = """from scheduler.memory.plan import planners, shared_objects
 planners.register("alone")(lambda lifetimes, alignment=1: shared_objects(lifetimes, [[i] for i in range(len(lifetimes.tensors))]))
 """
 
-#: A bound of a file: no branch may take longer than a deadline.
+#: A constraint in one file: no branch may take longer than a deadline.
 CONSTRAINT = '''from stretch.planning.constraints import Bound, register
 from stretch.planning.options import Option, Positive
 
@@ -65,7 +65,7 @@ class Deadline(Bound):
         return 1.0
 '''
 
-#: A form of export of a file: the names of a bundle's subgraphs.
+#: An export form in one file: the names of a bundle's subgraphs.
 EXPORTER = '''from typing import Annotated
 
 import msgspec
@@ -92,7 +92,7 @@ def _write(source, out, *, backwards: Annotated[bool, typer.Option("--backwards"
 exporters.register("names")(Exporter("the names of its subgraphs", _write, lambda answer: written_page((), (), answer.names)))
 '''
 
-#: Each branch computes all channels and cuts some out of them: it gains nothing, but is short.
+#: Each branch computes all channels and cuts some out of them: this gains nothing, but the file is short.
 DIVISION = '''from itertools import permutations
 
 from predictors.graph import Op, OpGraph
@@ -131,7 +131,7 @@ class CutOuts(Division):
 DIVISION = CutOuts()
 '''
 
-#: The highest of the branches' outputs, element by element: the join with its operator, and that in torch, ONNX and TFLite.
+#: The elementwise maximum of the branches' outputs: the join, and its operator in torch, ONNX and TFLite.
 HIGHEST = {
     "predictors/operators/highest.py": """from predictors.channels import tied_channels
 from predictors.join_rules import Join, Meeting, joins, meetings
@@ -184,7 +184,7 @@ computed("max", lambda a, *tensors: reduce(torch.maximum, tensors), onnx_node("M
 }
 
 
-#: One file more of each kind, a verb and a form of export also among the tools; a second delegate that knows no other.
+#: New files of each kind; a verb and an export form also among the tools, and a second delegate that imports no other.
 FILES = {
     "scheduler/delegates/Twice.py": DELEGATE.format(name="Twice", inner="reference", base="ReferenceDelegate"),
     "scheduler/delegates/Apart.py": DELEGATE.format(name="Apart", inner="base", base="Delegate"),
@@ -201,7 +201,7 @@ FILES = {
 
 @pytest.fixture(scope="module")
 def warm(tmp_path_factory):
-    """Programs of a copy of the packages with these files."""
+    """Programs that run a copy of the packages with the new files."""
     copy = copy_packages(tmp_path_factory.mktemp("copy"))
     shutil.copy(ROOT / "pyproject.toml", copy)
     for name, text in FILES.items():
@@ -214,10 +214,10 @@ def warm(tmp_path_factory):
 
 @pytest.fixture
 def python(warm, tmp_path):
-    """Output of code in the copy."""
+    """Function that runs code in the copy and returns its output."""
 
-    def run(*words: object, program="snippet", ends=0) -> str:
-        done = warm.run(program, *words, cwd=tmp_path, COLUMNS="120")
+    def run(*arguments: object, program="snippet", ends=0) -> str:
+        done = warm.run(program, *arguments, cwd=tmp_path, COLUMNS="120")
         assert done.returncode == ends, done.stdout + done.stderr
         return done.stdout
 
@@ -226,7 +226,7 @@ def python(warm, tmp_path):
 
 @pytest.fixture
 def stretch(python):
-    """Output of the copy's command line."""
+    """Function that runs the copy's command line and returns its output."""
     return partial(python, program="stretch")
 
 
@@ -260,18 +260,18 @@ def test_form_of_export_in_a_new_file_is_in_the_help_takes_its_own_option_and_wr
         assert f"{flag} does not go with --as onnx" in stretch("export", bundle, flag, "--json", ends=2)
 
 
-def test_constraint_in_a_new_file_is_a_setting_is_obeyed_and_is_blamed(stretch):
-    words = ("branch", "tiny_resnet", "--device", kept("pixel6"), "--weights", "none", "--dry-run", "--json")
-    words += ("--alpha", "1000", "--beta", "1000", "--set", "macs=0.7:1.4")
+def test_constraint_in_a_new_file_is_a_setting_that_designs_keep_and_errors_name(stretch):
+    arguments = ("branch", "tiny_resnet", "--device", kept("pixel6"), "--weights", "none", "--dry-run", "--json")
+    arguments += ("--alpha", "1000", "--beta", "1000", "--set", "macs=0.7:1.4")
     assert "branch_deadline" in stretch("branch", "--set", "help")
 
     def slowest(*more: str) -> float:
-        segments = json.loads(stretch(*words, *more))["segments"]
+        segments = json.loads(stretch(*arguments, *more))["segments"]
         branched = [segment["branches"] for segment in segments if len(segment["branches"]) > 1]
         assert branched
         return max(branch["predicted_ms"] + branch["contention_ms"] for branches in branched for branch in branches)
 
-    data = json.loads(stretch(*words, "--set", "branch_deadline=0.00001", ends=4))
+    data = json.loads(stretch(*arguments, "--set", "branch_deadline=0.00001", ends=4))
     (rule,) = data["rules"]
     assert (rule["rule"], rule["value"]) == ("branch_deadline", 0.00001)
     assert data["error"].endswith("the tightest is `branch_deadline=1e-05`")
@@ -279,9 +279,9 @@ def test_constraint_in_a_new_file_is_a_setting_is_obeyed_and_is_blamed(stretch):
     assert slowest("--set", f"branch_deadline={rule['nearest']}") <= rule["nearest"] < slowest()
 
 
-def test_way_to_divide_in_a_new_file_is_planned_read_built_exported_and_run_with_the_right_numbers(stretch, python, tmp_path):
-    words = ("branch", "tiny_resnet", "--device", kept("pixel6"), "--weights", "none", "--json", "--kinds", "cut_outs", "--out")
-    planned = json.loads(stretch(*words, tmp_path / "b"))
+def test_division_in_a_new_file_is_planned_read_built_exported_and_run_with_the_right_numbers(stretch, python, tmp_path):
+    arguments = ("branch", "tiny_resnet", "--device", kept("pixel6"), "--weights", "none", "--json", "--kinds", "cut_outs", "--out")
+    planned = json.loads(stretch(*arguments, tmp_path / "b"))
     (divided,) = (segment for segment in planned["segments"] if len(segment["branches"]) > 1)
     assert (divided["kind"], planned["exact"]) == ("cut_outs", True)
     assert divided["predicted_ms"] <= planned["predicted"]["makespan_ms"]
@@ -322,22 +322,22 @@ branches = [{ processor = "cpu", depth = 1 }, { processor = "gpu" }]
 """
 
 
-def in_order(bundle: Path, x: np.ndarray) -> np.ndarray:
-    """Results of a bundle, by ONNX Runtime and numpy alone."""
+def run_with_numpy(bundle: Path, x: np.ndarray) -> np.ndarray:
+    """Output of a bundle, computed with ONNX Runtime and numpy only."""
     runtime = pytest.importorskip("onnxruntime")
     manifest = json.loads((bundle / "bundle.json").read_text())
     values = {manifest["inputs"][0]: x}
-    left = manifest["subgraphs"] + manifest["joins"]
-    while left:
-        step = next(item for item in left if values.keys() >= {*item["inputs"]})
-        left.remove(step)
+    remaining = manifest["subgraphs"] + manifest["joins"]
+    while remaining:
+        step = next(item for item in remaining if values.keys() >= {*item["inputs"]})
+        remaining.remove(step)
         arguments = {name: values[name] for name in step["inputs"]}
         if "file" in step:
             run_result = runtime.InferenceSession(bundle / step["file"]).run(step["outputs"], arguments)
             values |= zip(step["outputs"], run_result, strict=True)
         else:
-            meet = {"max": lambda parts: np.max(parts, axis=0), "concat": lambda parts: np.concatenate(parts, axis=1)}[step["kind"]]
-            values[step["output"]] = meet(list(arguments.values()))
+            join = {"max": lambda parts: np.max(parts, axis=0), "concat": lambda parts: np.concatenate(parts, axis=1)}[step["kind"]]
+            values[step["output"]] = join(list(arguments.values()))
     return values[manifest["outputs"][0]]
 
 
@@ -345,18 +345,18 @@ def test_join_in_two_new_files_is_planned_built_exported_and_run_with_the_right_
     (tmp_path / "d.toml").write_text(DESIGN)
     bundle = tmp_path / "b"
     assert "How branches meet: auto, concat, max, project or sum;" in " ".join(stretch("branch", "--set", "help").split())
-    words = ("branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", "--json")
+    arguments = ("branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", "--json")
     loose = ("--dry-run", "--alpha", "1000", "--beta", "1000", "--set", "macs=0.7:1.6", "--set", "join=max")
-    planned = json.loads(stretch(*words, *loose))
+    planned = json.loads(stretch(*arguments, *loose))
     assert {segment["join"] for segment in planned["segments"] if len(segment["branches"]) > 1} == {"max"}
-    data = json.loads(stretch(*words, "--design", tmp_path / "d.toml", "--out", bundle))
+    data = json.loads(stretch(*arguments, "--design", tmp_path / "d.toml", "--out", bundle))
     assert [segment["join"] for segment in data["segments"] if len(segment["branches"]) > 1] == ["max"]
     assert [join["kind"] for join in json.loads((bundle / "bundle.json").read_text())["joins"]] == ["max"]
     x = np.random.default_rng(0).normal(size=(1, 3, 32, 32)).astype(np.float32)
     np.save(tmp_path / "x.npy", x)
     code = "from scheduler.bundle.load import load_bundle\nfrom scheduler.runtime.session import Session\nimport numpy as np\n"
     python(f"{code}with Session(load_bundle('b', check_hashes=True)) as session: np.save('y.npy', session(np.load('x.npy')))\n")
-    wanted = in_order(bundle, x)
+    wanted = run_with_numpy(bundle, x)
     assert np.abs(np.load(tmp_path / "y.npy") - wanted).max() <= 1e-5 * np.abs(wanted).max()
     assert "the highest branch counts" in stretch("explain", bundle, "--details")
 
@@ -366,7 +366,7 @@ def test_memory_planner_in_a_new_file_plans_memory(python):
     assert python(f"from scheduler.memory import Lifetime, Lifetimes, plan_memory\nprint({code}.total_bytes)") == "7\n"
 
 
-def test_new_files_keep_the_contracts_but_for_a_delegate_that_knows_another(warm):
+def test_new_files_keep_the_import_contracts_except_a_delegate_that_imports_another(warm):
     done = warm.run("lint-imports", "--no-cache", cwd=warm.packages, PYTHONPATH=str(warm.packages))
     assert " 1 broken" in done.stdout
     assert "scheduler.delegates.Twice -> scheduler.delegates.reference" in done.stdout

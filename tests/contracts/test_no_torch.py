@@ -8,9 +8,9 @@ from tests.scheduler import bundles
 HEAVY = ("torch", "torchvision", "timm", "onnx", "onnxruntime", "pyopencl")
 
 
-def fresh(code: str, *words: str) -> str:
-    """Run some code to its end in an interpreter of its own, and give what it prints."""
-    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+def run_in_new_interpreter(code: str, *arguments: str) -> str:
+    """Run code in a new interpreter and return its standard output."""
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -25,7 +25,7 @@ print(*{"torch", "torchvision", "timm"} & sys.modules.keys())
 
 
 def test_no_module_of_a_torch_free_package_imports_torch():
-    assert fresh(WALK).split() == []
+    assert run_in_new_interpreter(WALK).split() == []
 
 
 START = f"""
@@ -48,9 +48,9 @@ print("torch:", "torch" in sys.modules)
 
 
 def test_start_of_the_command_line_its_help_and_names_of_models_import_nothing_heavy():
-    text, _, loaded = fresh(START).rpartition("loaded:")
+    text, _, loaded = run_in_new_interpreter(START).rpartition("loaded:")
     assert "verify" in text
-    # nor do requests that are refused import torch
+    # refused requests do not import torch either
     assert loaded.split() == ["code", "3", "code", "3", "code", "2", "code", "2", "torch:", "False"]
 
 
@@ -70,5 +70,5 @@ for verb in ("run --repeat 2 --warmup 0", "simulate", "verify", "evaluate --help
 
 
 def test_verbs_that_need_no_torch_work_without_it(tmp_path):
-    text = fresh(LACKING, str(bundles.two_branches(tmp_path / "bundle")))
+    text = run_in_new_interpreter(LACKING, str(bundles.two_branches(tmp_path / "bundle")))
     assert text.count("done:") == 6

@@ -1,4 +1,4 @@
-"""Names that other programs import, and those other files of the project lean on."""
+"""Names that other programs may import from the packages."""
 
 import ast
 import importlib
@@ -13,7 +13,7 @@ import scheduler
 import stretch
 from tests.contracts.repository import ROOT
 
-#: Imports of users of the library: these names, and no others.
+#: All names that users of the library may import.
 SURFACE = {
     stretch: {
         *("branch", "Branched", "PlanConfig", "model_names"),
@@ -32,11 +32,11 @@ def test_distribution_installs_the_stretch_command():
 
 
 @pytest.mark.parametrize("package", SURFACE, ids=lambda package: package.__name__)
-def test_package_lists_its_surface_tells_type_checkers_where_each_name_is_and_has_no_other(package):
+def test_package_lists_its_public_names_and_imports_them_for_type_checkers(package):
     assert package.__all__ == sorted(SURFACE[package])
     assert SURFACE[package] <= set(dir(package))
     with pytest.raises(AttributeError, match="brunch"):
-        package.brunch  # noqa: B018 - asking for it is the test
+        package.brunch  # noqa: B018 - the test needs only the access
     body = ast.parse((ROOT / package.__name__ / "__init__.py").read_text()).body
     guarded = next(part for part in body if isinstance(part, ast.If) and ast.unparse(part.test) == "TYPE_CHECKING")
     mapping = {alias.name: part.module for part in guarded.body if isinstance(part, ast.ImportFrom) for alias in part.names}
@@ -47,11 +47,11 @@ def test_package_lists_its_surface_tells_type_checkers_where_each_name_is_and_ha
 
 @pytest.mark.slow
 def test_type_checker_knows_the_names_and_refuses_others(tmp_path):
-    known = [f"{package.__name__}.{name}" for package in SURFACE for name in sorted(SURFACE[package])]
-    lines = ["import scheduler", "import stretch", *known, "stretch.brunch", "scheduler.Sesion", ""]
+    expressions = [f"{package.__name__}.{name}" for package in SURFACE for name in sorted(SURFACE[package])]
+    lines = ["import scheduler", "import stretch", *expressions, "stretch.brunch", "scheduler.Sesion", ""]
     (tmp_path / "probe.py").write_text("\n".join(lines))
     sources = [str(ROOT / package.__name__ / "__init__.py") for package in SURFACE]
-    words = ["--config-file=", "--follow-imports=skip", "--no-incremental", f"--cache-dir={tmp_path}", *sources, "probe.py"]
-    result = subprocess.run([sys.executable, "-m", "mypy", *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+    arguments = ["--config-file=", "--follow-imports=skip", "--no-incremental", f"--cache-dir={tmp_path}", *sources, "probe.py"]
+    result = subprocess.run([sys.executable, "-m", "mypy", *arguments], cwd=tmp_path, capture_output=True, text=True, check=False)
     errors = [line.split("error: ")[1] for line in result.stdout.splitlines() if "probe.py" in line and "error: " in line]
     assert [re.findall('"(\\w+)"', error)[0] for error in errors] == ["brunch", "Sesion"], result.stdout

@@ -1,4 +1,4 @@
-"""Wrong files of every kind, each decided by its kind and a number, with the command that reads it, and what the contract says of how that ends."""
+"""Damaged files of every kind, reproducible by kind and number, the commands that read them, and a check of how the commands end."""
 
 import io
 import json
@@ -15,7 +15,7 @@ from tests.corpus import mutations
 from tests.scheduler.bundles import two_branches
 from tests.stretch.cli.commands import LOOSE, perform
 
-#: Wrong files of each kind.
+#: Number of damaged files of each kind.
 COUNTS = {"onnx": 500, "manifest": 400, "repeated": 60, "outside": 120, "npy": 110, "design": 60, "profile": 300, "recipe": 300}
 COUNTS |= {"weights": 24, "tflite": 180, "model_onnx": 120, "model_tflite": 80, "pipe": 8}
 
@@ -30,7 +30,7 @@ branches = [{ processor = "cpu", depth = 1, width = 8 }, { processor = "gpu", de
 
 
 def sound_files(top, tiny):
-    """Sound files of every kind, and folders that hold them."""
+    """Write valid files of every kind, from which the damaged files are made."""
     from tests.stretch.network.models.onnx.oracle import random
     from tests.stretch.network.models.tflite.files import op, write
 
@@ -46,18 +46,18 @@ def sound_files(top, tiny):
 
 
 def onnx_case(rng, sound, folder):
-    """A file of a bundle, hashed again so that its content is read."""
+    """A damaged ONNX file of a bundle, with an updated hash so that its content is read."""
     shutil.copytree(sound / rng.choice(["small", "small", "tiny"]), folder)
     name = rng.choice([name for name in json.loads((folder / "bundle.json").read_text())["files"] if name.endswith(".onnx")])
     (folder / name).write_bytes(mutations.onnx_model(rng, (folder / name).read_bytes()))
     mutations.hashed(folder, name)
-    return bundle_words(rng, folder)
+    return bundle_command(rng, folder)
 
 
-def bundle_words(rng, folder):
+def bundle_command(rng, folder):
     explain, run = ("explain", folder), ("run", folder, "--repeat", "1", "--warmup", "0")
-    words = [("verify", folder), ("verify", folder, "--json"), explain, (*explain, "--device", "pixel6", "--json"), run]
-    return rng.choice([*words, (*run, "--trace", folder / "trace.json")])
+    commands = [("verify", folder), ("verify", folder, "--json"), explain, (*explain, "--device", "pixel6", "--json"), run]
+    return rng.choice([*commands, (*run, "--trace", folder / "trace.json")])
 
 
 def manifest_case(rng, sound, folder):
@@ -65,7 +65,7 @@ def manifest_case(rng, sound, folder):
     file = folder / "bundle.json"
     change = mutations.json_text if rng.random() < 0.85 else mutations.bytes_of
     file.write_bytes(change(rng, file.read_bytes()))
-    return bundle_words(rng, folder)
+    return bundle_command(rng, folder)
 
 
 def npy_case(rng, sound, folder):
@@ -82,8 +82,8 @@ def npy_case(rng, sound, folder):
 def design_case(rng, sound, folder):
     folder.mkdir()
     (folder / "d.toml").write_bytes(mutations.toml_text(rng, DESIGN))
-    words = ("branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE, "--set", "controls=false")
-    return (*words, "--design", folder / "d.toml", "--out", folder / "bundle")
+    arguments = ("branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE, "--set", "controls=false")
+    return (*arguments, "--design", folder / "d.toml", "--out", folder / "bundle")
 
 
 def profile_case(rng, sound, folder):
@@ -128,7 +128,7 @@ def tflite_case(rng, sound, folder):
 
 
 def pipe_case(rng, sound, folder):
-    """Something that never ends in place of a file."""
+    """A pipe or device that never ends in place of a file."""
     shutil.copytree(sound / "small", folder)
     path = folder / "endless.toml"
     if rng.random() < 0.5:
@@ -136,21 +136,21 @@ def pipe_case(rng, sound, folder):
     else:
         path.symlink_to("/dev/zero")
     branch = ("branch", "tiny_resnet", "--weights", "none", *LOOSE, "--out", folder / "out")
-    words = [("run", sound / "small", "--repeat", "1", "--input", path), (*branch, "--device", "pixel6", "--design", path)]
-    words += [(*branch, "--device", path), ("recipe", path), (*branch[:3], path, *branch[4:], "--device", "pixel6")]
-    return rng.choice(words)
+    commands = [("run", sound / "small", "--repeat", "1", "--input", path), (*branch, "--device", "pixel6", "--design", path)]
+    commands += [(*branch, "--device", path), ("recipe", path), (*branch[:3], path, *branch[4:], "--device", "pixel6")]
+    return rng.choice(commands)
 
 
 def repeated_case(rng, sound, folder):
-    """A description in which a key stands twice, which readers of JSON take in different ways."""
+    """A manifest in which one key occurs twice, which JSON readers interpret differently."""
     shutil.copytree(sound / rng.choice(["small", "tiny"]), folder)
     file = folder / "bundle.json"
     file.write_bytes(mutations.keys_repeated(rng, file.read_bytes()))
-    return bundle_words(rng, folder)
+    return bundle_command(rng, folder)
 
 
 def outside_case(rng, sound, folder):
-    """A bundle that leads out of its folder: by names, by links, by weights that are kept elsewhere."""
+    """A bundle with paths out of its folder: in file names, links or external weights."""
     shutil.copytree(sound / rng.choice(["small", "tiny"]), folder)
     secret = folder.parent / "forbidden" / "secret.onnx"
     file = folder / "bundle.json"
@@ -158,45 +158,45 @@ def outside_case(rng, sound, folder):
     name = rng.choice([name for name in manifest["files"] if name.endswith(".onnx")])
     out = f"../{secret.parent.name}/{secret.name}"
     options = [out, str(secret), f"x/../{out}", "a\\..\\b", "c:/x", "./" + name]
-    what = rng.randrange(5)
-    if what == 0:
-        # the name, wherever it stands
+    choice = rng.randrange(5)
+    if choice == 0:
+        # every occurrence of the name
         file.write_text(json.dumps(manifest).replace(json.dumps(name), json.dumps(rng.choice(options))))
-    elif what == 1:
+    elif choice == 1:
         (folder / name).unlink()
         target = rng.choice([secret, Path("../forbidden/secret.onnx"), Path(name), folder, "/dev/zero", "/proc/self/mem"])
         (folder / name).symlink_to(target)
-    elif what == 2:
+    elif choice == 2:
         inner = folder / rng.choice([str(Path(name).parent), "."])
         shutil.rmtree(inner)
         inner.symlink_to(rng.choice([secret.parent, sound / "small", inner]))
-    elif what == 3:
+    elif choice == 3:
         (folder / name).write_bytes(mutations.kept_elsewhere(rng, (folder / name).read_bytes(), [*options, "bundle.json"]))
         mutations.hashed(folder, name)
     else:
         manifest["files"][rng.choice(options)] = manifest["files"][name]
         file.write_text(json.dumps(manifest))
-    words = bundle_words(rng, folder)
-    return rng.choice([words, words, ("export", folder, "--format", "onnx", "--out", folder.parent / f"{folder.name}.out")])
+    arguments = bundle_command(rng, folder)
+    return rng.choice([arguments, arguments, ("export", folder, "--format", "onnx", "--out", folder.parent / f"{folder.name}.out")])
 
 
 def model_onnx_case(rng, sound, folder):
-    """A file that is to be branched, of whatever exporter."""
+    """A damaged ONNX model as input of `branch` or `predict`."""
     folder.mkdir()
     source = onnx.load(sound / rng.choice(["small/model.onnx", "tiny/original.onnx"]))
     (folder / "m.onnx").write_bytes(mutations.onnx_model(rng, source.SerializeToString()))
-    return model_words(rng, folder / "m.onnx", folder)
+    return model_command(rng, folder / "m.onnx", folder)
 
 
 def model_tflite_case(rng, sound, folder):
-    """A flatbuffer that is to be branched: bytes, and the offsets that lead from table to table."""
+    """A damaged TFLite model as input of `branch` or `predict`: bytes, and offsets between tables."""
     folder.mkdir()
     source = (sound / "net.tflite").read_bytes()
     (folder / "m.tflite").write_bytes(mutations.flatbuffer(rng, source))
-    return model_words(rng, folder / "m.tflite", folder)
+    return model_command(rng, folder / "m.tflite", folder)
 
 
-def model_words(rng, path, folder):
+def model_command(rng, path, folder):
     predict = ("predict", path, "--device", "pixel6")
     branch = ("branch", path, "--device", "pixel6", *LOOSE, "--set", "controls=false", "--out", folder / "bundle")
     return rng.choice([predict, (*predict, "--json"), ("list", "models", path, "--details"), branch])
@@ -208,7 +208,7 @@ def tree_of(folder):
 
 
 def made(kind, number, sound, top):
-    """A wrong file in a folder of its own, next to files that nobody may touch."""
+    """A damaged file in its own folder, next to files that no command may change."""
     rng = mutations.chance(kind, number)
     top.mkdir(parents=True, exist_ok=True)
     forbidden = top / "forbidden"
@@ -216,30 +216,30 @@ def made(kind, number, sound, top):
     forbidden.mkdir()
     (forbidden / "secret.onnx").write_bytes((sound / "small" / "stem.onnx").read_bytes())
     folder = top / f"{kind}{number}"
-    words = CASES[kind](rng, sound, folder)
+    arguments = CASES[kind](rng, sound, folder)
     before = tree_of(forbidden), sorted(top.iterdir())
 
-    def strayed():
+    def written_outside():
         current = {folder, top / f"{folder.name}.out"}
-        now = tree_of(forbidden), sorted(set(top.iterdir()) - (current - set(before[1])))
-        return "" if now == before else f"it wrote outside: {sorted(map(str, set(now[1]) ^ set(before[1]))) or forbidden}"
+        after = tree_of(forbidden), sorted(set(top.iterdir()) - (current - set(before[1])))
+        return "" if after == before else f"it wrote outside: {sorted(map(str, set(after[1]) ^ set(before[1]))) or forbidden}"
 
-    return words, strayed
+    return arguments, written_outside
 
 
 CASES = {kind: globals()[f"{kind}_case"] for kind in COUNTS}
 
 
 def judge(answer):
-    """Why a command did not end as the contract says; empty if it did."""
-    said = answer["out"] + answer["err"]
+    """How a command's end differs from the documented one; empty if it does not."""
+    output = answer["out"] + answer["err"]
     if answer["escaped"]:
         return f"{answer['escaped']} {answer['err'][-500:]}"
-    if "unexpected" in said or "Traceback" in said or "MemoryError" in said:
-        return said[-600:]
+    if "unexpected" in output or "Traceback" in output or "MemoryError" in output:
+        return output[-600:]
     if answer["code"] not in (0, None, 1, 2, 3, 4, 5):
         return f"exit code {answer['code']}"
     sentences = answer["err"].count("\nerror: ") + answer["err"].startswith("error: ") + ('"error": ' in answer["out"])
-    if answer["code"] and not sentences and "not fit to run" not in said and '"ok": false' not in said:
-        return f"exit code {answer['code']} without a sentence: {said[-300:]}"
-    return "" if sentences <= 1 else f"{sentences} sentences: {said[-300:]}"
+    if answer["code"] and not sentences and "not fit to run" not in output and '"ok": false' not in output:
+        return f"exit code {answer['code']} without a sentence: {output[-300:]}"
+    return "" if sentences <= 1 else f"{sentences} sentences: {output[-300:]}"

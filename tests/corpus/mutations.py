@@ -1,4 +1,4 @@
-"""Files made wrong on purpose: bytes, values of JSON and TOML, parts of ONNX models, each decided by a seed."""
+"""Files damaged on purpose, reproducibly by a seed: bytes, JSON and TOML values, parts of ONNX models."""
 
 import copy
 import hashlib
@@ -11,7 +11,7 @@ import onnx
 import tomli_w
 from onnx import TensorProto, helper
 
-#: Values that nobody writes where a number, a word or a table is expected.
+#: Values that are invalid or unusual where a number, a string or a table is expected.
 VALUES = [
     *(None, True, False, 0, -1, 1, 2, 3, 7, 10**6, 10**9, 2**31, 2**63 - 1, 2**63, -(2**63), 10**30, 10**400),
     *(0.0, -0.0, 0.5, -1.5, 1e-300, 1e300, 1e15, 1e-15, 3.4e38),
@@ -19,12 +19,12 @@ VALUES = [
     *([], {}, [[]], [0], [-1, 10**9], {"": ""}, {"x": {"x": {"x": []}}}),
 ]
 
-#: The same, as far as TOML can say it, and what JSON cannot.
+#: Numbers that TOML can state and standard JSON cannot.
 NUMBERS = [math.inf, -math.inf, math.nan]
 
 
 def places(value, path=()):
-    """Paths of everything inside of nested lists and dictionaries."""
+    """Paths to all values in nested lists and dictionaries."""
     result = [path] if path else []
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in inner:
@@ -33,46 +33,46 @@ def places(value, path=()):
 
 
 def swapped(rng, data, values):
-    """A copy of nested data with one thing in it replaced, removed, doubled or traded for another of the same data."""
+    """A copy of nested data with one value replaced, removed, duplicated, or overwritten by another value of the data."""
     data = copy.deepcopy(data)
     *parents, last = rng.choice(places(data))
-    at = data
+    parent = data
     for key in parents:
-        at = at[key]
-    what = rng.randrange(16)
-    alike = [value for value in values if type(value) is type(at[last])]
-    if what >= 8 and alike:
-        # of the same type, so that more than the schema is tested
-        at[last] = copy.deepcopy(rng.choice(alike))
-    elif what == 0:
-        del at[last]
-    elif what == 1 and isinstance(at, list):
-        at.append(copy.deepcopy(at[last]))
-    elif what == 2 and isinstance(at, dict):
-        at[f"{last}x"] = at.pop(last)
-    elif what == 3 and isinstance(at[last], int | float) and not isinstance(at[last], bool):
-        at[last] = rng.choice([-1, 2, 10, 1000, 10**6]) * at[last]
-    elif what == 4:
-        *others, end = rng.choice(places(data))
+        parent = parent[key]
+    choice = rng.randrange(16)
+    same_type = [value for value in values if type(value) is type(parent[last])]
+    if choice >= 8 and same_type:
+        # a value of the same type passes the schema, so that later checks are tested
+        parent[last] = copy.deepcopy(rng.choice(same_type))
+    elif choice == 0:
+        del parent[last]
+    elif choice == 1 and isinstance(parent, list):
+        parent.append(copy.deepcopy(parent[last]))
+    elif choice == 2 and isinstance(parent, dict):
+        parent[f"{last}x"] = parent.pop(last)
+    elif choice == 3 and isinstance(parent[last], int | float) and not isinstance(parent[last], bool):
+        parent[last] = rng.choice([-1, 2, 10, 1000, 10**6]) * parent[last]
+    elif choice == 4:
+        *keys, end = rng.choice(places(data))
         source = data
-        for key in others:
+        for key in keys:
             source = source[key]
-        at[last] = copy.deepcopy(source[end])
+        parent[last] = copy.deepcopy(source[end])
     else:
-        at[last] = copy.deepcopy(rng.choice(values))
+        parent[last] = copy.deepcopy(rng.choice(values))
     return data
 
 
 def bytes_of(rng, content):
-    """A copy of a file with bytes flipped, cut off, doubled or put in."""
+    """A copy of a file with bytes flipped, removed or inserted."""
     content = bytearray(content)
-    what = rng.randrange(5)
+    choice = rng.randrange(5)
     start = rng.randrange(max(1, len(content)))
-    if what == 0:
+    if choice == 0:
         del content[start:]
-    elif what == 1:
+    elif choice == 1:
         content[start:start] = rng.randbytes(rng.choice([1, 8, 300]))
-    elif what == 2:
+    elif choice == 2:
         del content[start : start + rng.choice([1, 4, 64])]
     else:
         for _ in range(rng.choice([1, 1, 3, 20])):
@@ -82,20 +82,20 @@ def bytes_of(rng, content):
 
 
 def json_text(rng, content):
-    """A JSON file with one value that nobody writes, or nested without end."""
+    """A JSON file with one invalid or unusual value, or with very deep nesting."""
     if rng.random() < 0.03:
         return b'{"schema": 1, "design": ' + rng.choice([b"[", b'{"a":']) * 50_000
     return json.dumps(swapped(rng, json.loads(content), [*VALUES, *NUMBERS])).encode()
 
 
 def toml_text(rng, content):
-    """A TOML file with one value that nobody writes, one key too long or too deep, or bytes that are none."""
-    what = rng.random()
-    if what < 0.03:
+    """A TOML file with one invalid or unusual value, a nesting or key that is too deep, or damaged bytes."""
+    choice = rng.random()
+    if choice < 0.03:
         return content + b"\nx = " + b"[" * 5000
-    if what < 0.06:
+    if choice < 0.06:
         return content + b"\n[" + b".".join([b"a"] * 3000) + b"]\n"
-    if what < 0.2:
+    if choice < 0.2:
         return bytes_of(rng, content)
     data = swapped(rng, tomllib.loads(content.decode()), [*(v for v in VALUES if v is not None), *NUMBERS])
     return tomli_w.dumps(data).encode()
@@ -106,7 +106,7 @@ SIZES = [0, -1, 1, 2, 3, 7, 3000, 2**20, 2**31 - 1, 2**31, 2**62, -(2**63)]
 
 
 def onnx_model(rng, content):
-    """An ONNX model with one or two of its parts changed; a fifth as bytes."""
+    """An ONNX model with one or two changed parts; in one case of five, with damaged bytes."""
     if rng.random() < 0.2:
         return bytes_of(rng, content)
     proto = onnx.load_model_from_string(content)
@@ -127,12 +127,12 @@ def _attribute(rng, graph, proto):
         return
     node = rng.choice(nodes)
     attribute = rng.choice(node.attribute)
-    what = rng.randrange(5)
-    if what == 0:
+    choice = rng.randrange(5)
+    if choice == 0:
         node.attribute.remove(attribute)
-    elif what == 1:
+    elif choice == 1:
         node.attribute.append(attribute)
-    elif what == 2:
+    elif choice == 2:
         name = attribute.name
         attribute.CopyFrom(helper.make_attribute(name, rng.choice([b"x", 1.5, [0.5], 3, [3, 3]])))
     elif attribute.ints:
@@ -179,7 +179,7 @@ def _weight(rng, graph, proto):
 
 
 def elsewhere(tensor, **stated):
-    """State that a tensor's numbers are in another file."""
+    """Mark a tensor's values as stored in another file."""
     tensor.data_location = TensorProto.EXTERNAL
     for key, value in stated.items():
         entry = tensor.external_data.add()
@@ -199,7 +199,7 @@ def _model(rng, graph, proto):
 
 
 def _kernel(rng, graph, proto):
-    """A convolution whose kernel is enormous and whose padding lets it fit."""
+    """Give a convolution an enormous kernel, and a padding that makes the kernel fit."""
     for node in graph.node:
         if node.op_type == "Conv":
             weight = next((t for t in graph.initializer if t.name == node.input[1]), None)
@@ -213,7 +213,7 @@ def _kernel(rng, graph, proto):
 
 
 def hashed(folder, name):
-    """State a file's size and hash again in the bundle's description."""
+    """Update a file's size and hash in the bundle's manifest."""
     path, content = folder / "bundle.json", (folder / name).read_bytes()
     manifest = json.loads(path.read_bytes())
     manifest["files"][name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
@@ -221,12 +221,12 @@ def hashed(folder, name):
 
 
 def chance(*seed):
-    """A source of choices that a name alone decides, in every process and version."""
+    """A random generator that depends on the seed only: equal in every process and Python version."""
     return random.Random(":".join(map(str, seed)))
 
 
 def weights_negated(content):
-    """An ONNX model that computes something else, and is as sound as the one before."""
+    """A valid ONNX model with other results: the weights of one tensor are negated."""
     proto = onnx.load_model_from_string(content)
     tensor = next(item for item in proto.graph.initializer if item.data_type == TensorProto.FLOAT and item.raw_data)
     values = bytearray(tensor.raw_data)
@@ -237,16 +237,16 @@ def weights_negated(content):
 
 
 def keys_repeated(rng, content):
-    """A JSON file in which one key of an object stands twice, the second time with another value."""
+    """A JSON file in which one key of an object occurs twice, with different values."""
     data = json.loads(content)
     text = json.dumps(data)
     key = rng.choice(sorted(data))
-    again = json.dumps(rng.choice([*VALUES, *data.values()]))
-    return rng.choice([f"{{{json.dumps(key)}: {again}, {text[1:]}", f"{text[:-1]}, {json.dumps(key)}: {again}}}"]).encode()
+    value = json.dumps(rng.choice([*VALUES, *data.values()]))
+    return rng.choice([f"{{{json.dumps(key)}: {value}, {text[1:]}", f"{text[:-1]}, {json.dumps(key)}: {value}}}"]).encode()
 
 
 def kept_elsewhere(rng, content, names):
-    """An ONNX model whose weights are stated to be in another file."""
+    """An ONNX model whose weights are marked as stored in another file."""
     proto = onnx.load_model_from_string(content)
     for tensor in proto.graph.initializer[: rng.choice([1, 3])]:
         size = len(tensor.raw_data)
@@ -256,11 +256,11 @@ def kept_elsewhere(rng, content, names):
 
 
 def flatbuffer(rng, content):
-    """A flatbuffer with an offset, a length or a number of it changed, four bytes at a time; a third as bytes."""
+    """A flatbuffer with up to five changed 32-bit numbers (offsets, lengths, values); in one case of three, with damaged bytes."""
     if rng.random() < 0.34:
         return bytes_of(rng, content)
     changed = bytearray(content)
-    # tables lie at both ends, weights between
+    # tables are at both ends of the file, weights between them
     ends = [*range(0, min(4096, len(changed) - 4), 4), *range(max(0, len(changed) - 8192) // 4 * 4, len(changed) - 4, 4)]
     for _ in range(rng.choice([1, 1, 2, 5])):
         at = rng.choice(ends)

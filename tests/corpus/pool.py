@@ -1,4 +1,4 @@
-"""Runs command lines in child processes that are replaced when they crash, hang or have grown."""
+"""Runs command lines in child processes, and replaces a process that crashed, hangs or holds too much memory."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-#: No command of the corpus takes a hundredth of it, on any machine: what does hangs.
+#: A command that takes longer hangs: on any machine, commands of the corpus take less than a hundredth of this time.
 PATIENCE_S = 60
 
 
@@ -18,10 +18,10 @@ class Child:
         self._bundle, self._log = bundle, log
         self._process = None
 
-    def ask(self, words):
+    def ask(self, arguments):
         if self._process is None:
             self._start()
-        self._process.stdin.write(json.dumps([str(word) for word in words]) + "\n")
+        self._process.stdin.write(json.dumps([str(argument) for argument in arguments]) + "\n")
         self._process.stdin.flush()
         answer = self._line()
         if not answer:
@@ -29,7 +29,7 @@ class Child:
             self.close()
             return {"code": None, "out": "", "err": self._log.read_text(errors="replace")[-2000:], "escaped": escaped}
         outcome = json.loads(answer)
-        # Leftovers of earlier commands (arenas of threads, caches) must not count against a later one: at the limit of its memory
+        # Memory of earlier commands (arenas of threads, caches) must not count against a later command: at its memory limit,
         # the interpreter itself fails in odd ways.
         if outcome.pop("grown"):
             self.close()
@@ -44,7 +44,7 @@ class Child:
             self._process = None
 
     def _start(self):
-        # each arena of a thread would take 64 MiB of address space that nobody uses
+        # each further arena of a thread would take 64 MiB of unused address space
         environment = os.environ | {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1", "NN_STRETCH_DRIVERS": "dsp", "COLUMNS": "200"}
         command, pipe = [sys.executable, str(Path(__file__).with_name("worker.py")), str(self._bundle)], subprocess.PIPE
         with self._log.open("w") as log:

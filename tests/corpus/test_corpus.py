@@ -1,4 +1,4 @@
-"""Wrong files of every kind through the real verbs: each ends in one sentence and a code of the contract, in bounded memory and time."""
+"""Damaged files of every kind, read by the real verbs: each ends with one sentence and a documented exit code, in limited memory and time."""
 
 import shutil
 from contextlib import suppress
@@ -21,7 +21,7 @@ def sound(tmp_path_factory, tiny_bundle):
 
 @pytest.fixture(scope="module")
 def child(sound, tmp_path_factory):
-    """The process that the wrong files are given to."""
+    """The process that reads the damaged files."""
     process = Child(sound / "small", tmp_path_factory.mktemp("log") / "log")
     yield process
     process.close()
@@ -34,14 +34,14 @@ def child(sound, tmp_path_factory):
 def test_wrong_files_end_in_one_sentence(child, sound, tmp_path, kind, count):
     failures = {}
     for number in range(count):
-        words, strayed = made(kind, number, sound, tmp_path / "cases")
-        if problem := judge(child.ask(words)) or strayed():
-            failures[number] = (" ".join(Path(word).name if "/" in str(word) else str(word) for word in words), problem)
+        arguments, written_outside = made(kind, number, sound, tmp_path / "cases")
+        if problem := judge(child.ask(arguments)) or written_outside():
+            failures[number] = (" ".join(Path(argument).name if "/" in str(argument) else str(argument) for argument in arguments), problem)
         shutil.rmtree(tmp_path / "cases")
     assert failures == {}
 
 
-def test_corpus_has_two_thousand_files_of_which_most_are_wrong(sound):
+def test_corpus_has_two_thousand_files_and_most_are_damaged_but_readable(sound):
     assert sum(COUNTS.values()) >= 2000
     sources = {name: (sound / "small" / name).read_bytes() for name in ("stem.onnx", "bundle.json")}
     changed = {mutations.onnx_model(mutations.chance("onnx", n), sources["stem.onnx"]) for n in range(30)}

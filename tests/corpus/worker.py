@@ -1,4 +1,4 @@
-"""A process that runs command lines one after another, with a limit to its memory, and says how each ended."""
+"""A process with limited memory that runs command lines one after another and reports how each ended."""
 
 import contextlib
 import faulthandler
@@ -9,12 +9,12 @@ import resource
 import sys
 import warnings
 
-#: Resources of a command in addition to those of the packages' start.
+#: Address space that a command may add to that of the imported packages, in bytes.
 MEMORY = 1 << 30
 
 
 def warm():
-    """Import and start what commands use, so that only they count from now on."""
+    """Import and run the packages that commands use, so that the memory limit counts only later allocations."""
     import ai_edge_litert.interpreter  # noqa: F401
     import onnxruntime  # noqa: F401
     import torch
@@ -22,21 +22,21 @@ def warm():
     from stretch.cli import app
 
     device = ["--device", "pixel6"]
-    for words in (["verify", sys.argv[1]], ["predict", "tiny_resnet", *device], ["explain", sys.argv[1], *device]):
-        run(app, words)
+    for arguments in (["verify", sys.argv[1]], ["predict", "tiny_resnet", *device], ["explain", sys.argv[1], *device]):
+        run(app, arguments)
     torch.set_num_threads(1)
     return app
 
 
-def run(app, words):
-    """How one command ended: exit code, what it said, and what escaped."""
+def run(app, arguments):
+    """Run one command and return its exit code, standard output, standard error and uncaught exception."""
     out, err, escaped, code = io.StringIO(), io.StringIO(), "", None
-    # Whatever a package warns of is none of a command's words.
+    # Warnings of packages are no output of the command.
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings(action="ignore"):
         try:
-            if words[0] == "recipe":
-                recipe(words[1])
-            app([str(word) for word in words])
+            if arguments[0] == "recipe":
+                recipe(arguments[1])
+            app([str(argument) for argument in arguments])
         except SystemExit as stop:
             code = stop.code
         except BaseException as error:
@@ -55,13 +55,13 @@ def recipe(path):
 
 
 def used():
-    """Address space of this process, bytes."""
+    """Address space of this process in bytes."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[0]) * resource.getpagesize()
 
 
 def main():
-    """Answer one line for each line: the words of a command in JSON, and how it ended."""
+    """Read the arguments of one command per line, in JSON, and write one line with its outcome."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     faulthandler.enable()
