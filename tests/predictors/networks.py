@@ -4,7 +4,7 @@ from predictors.graph import Op, OpGraph
 
 
 def convolution(name: str, source: str, out: int, kernel: int = 1, stride: int = 1, groups: int = 1, *, bias: bool = False) -> Op:
-    """A convolution that keeps the size of what it reads, or divides it by the stride."""
+    """A convolution with padding, whose output has the input's size divided by the stride."""
     window = {"kernel": (kernel, kernel), "stride": (stride, stride), "padding": (kernel // 2,) * 4, "dilation": (1, 1)}
     return Op(name, "conv", (source,), {"out_channels": out, "groups": groups, "bias": bias, **window})
 
@@ -26,7 +26,7 @@ class Net:
         return self.add(act) if act else self.last
 
     def bottlenecks(self, blocks: tuple[int, ...], mids: tuple[int, ...]) -> None:
-        """Stages of so many residual blocks, each of three convolutions, with so many channels within."""
+        """Stages of residual blocks with three convolutions: `blocks` and inner channels (`mids`) per stage."""
         for stage, (count, mid) in enumerate(zip(blocks, mids, strict=True)):
             for block in range(count):
                 start, stride = self.last, 2 if stage and not block else 1
@@ -102,7 +102,7 @@ def small_resnet(size: int = 32, blocks: tuple[int, ...] = (3, 3), mids: tuple[i
 
 
 def small_regnet(group: int = 8, widths: tuple[int, ...] = (32, 64), size: int = 32) -> OpGraph:
-    """Residual blocks whose 3×3 convolutions have groups of so many channels."""
+    """Residual blocks whose 3×3 convolutions have groups of `group` channels."""
     net = Net(1, 3, size, size)
     net.conv(16, 3, 2)
     for width in widths:

@@ -23,20 +23,20 @@ throttle = [{ at_c = 45.0, speed = 0.8 }, { at_c = 55.0, speed = 0.6 }]
 gpu = 3.0
 """
 SECTION = "\n[thermal]\n" + TEXT.split("[power_w]")[0]
-#: The same, with a source that the profile has.
+#: The thermal section with a source of the profile.
 HEAT = SECTION.replace("assumed, for the shape", "rate")
 
 
 @pytest.mark.representatives(8)
 @pytest.mark.parametrize("device", list_devices())
-def test_every_number_of_a_profile_says_where_it_comes_from(device):
+def test_every_number_of_a_profile_has_a_source(device):
     profile = load_device(device)
     result = quantities(profile)
     assert len(result) > 25
     assert all(len(profile.sources[quantity.source]) > 10 for _, quantity in result)
     # A source that no number uses is a leftover.
     assert {quantity.source for _, quantity in result} == set(profile.sources)
-    # Every number in the file is one of those with a source.
+    # Every number in the file has a source.
     assert len(re.findall(r"value =", (PROFILE_FOLDER / f"{device}.toml").read_text())) == len(result)
 
 
@@ -49,14 +49,14 @@ def test_profiles_are_named_after_their_files_and_their_backends_exist():
             assert set(processor.efficiency) | {"matmul"} == set(KERNEL_KINDS)
 
 
-def test_cpu_with_dot_products_is_planned_in_int8_where_times_of_it_were_measured():
+def test_cpu_with_dot_products_has_int8_as_default_if_its_int8_times_were_measured():
     for device in map(load_device, list_devices()):
         cpu = device.processor("cpu")
         peak = cpu.cores.peak_gops.get("int8")
         measured = [precision for precision in cpu.precisions if origin_of(cpu, precision) != "roofline"]
         if peak is not None and "with dot products" in device.sources[peak.source]:
             assert cpu.default_precision == "int8" if "int8" in measured or not measured else cpu.default_precision in measured, device.id
-        # without dot products it may be the fastest all the same, where that was measured
+        # without dot products, int8 may still be the fastest precision if measurements show it
         elif cpu.default_precision == "int8":
             assert origin_of(cpu, "int8") == "fit", device.id
 
@@ -67,20 +67,20 @@ def test_bare_name_means_the_default_core_set():
     assert (profile.variants[:2], "cpu[3med]" in profile.variants) == (("cpu", "cpu[1large3med]"), False)
 
 
-def test_unknown_processor_hints_at_those_that_exist_and_one_left_out_is_refused_with_the_reason():
+def test_unknown_processor_is_refused_with_a_hint_and_an_omitted_one_with_the_reason():
     for name in ("npu", "cpu[9large]", "cpu[1large", "gpu[]"):
         with pytest.raises(UnknownNameError) as caught:
             load_device("mi9").processor(name)
         assert caught.value.exit_code == 3
         assert caught.value.hint
     profile = next(profile for profile in map(load_device, list_devices()) if profile.left_out)
-    for left, reason in profile.left_out.items():
+    for omitted, reason in profile.left_out.items():
         with pytest.raises(UnknownNameError, match=re.escape(reason)) as caught:
-            profile.processor(left)
+            profile.processor(omitted)
         assert "did you mean" not in caught.value.hint
 
 
-def test_device_is_known_by_names_of_its_chip_and_product_in_any_spelling_and_others_are_hinted_at():
+def test_device_is_found_by_chip_or_product_in_any_spelling_and_unknown_names_get_a_hint():
     names = {"sm8750": "s25", "Snapdragon 8 Elite": "s25", "SNAPDRAGON-8-ELITE-GEN-5": "sm8850", "galaxy s24": "s24", "pixel-6": "pixel6"}
     assert {name: load_device(name).id for name in names} == names
     # a misspelt name, the number of another device, a chip that several devices have, and several names
@@ -151,7 +151,7 @@ def test_invalid_thermal_description_is_refused(tmp_path, before, after, message
         read_thermal(tmp_path / "heat.toml")
 
 
-def test_profile_may_state_heat_with_a_source_of_its_own(tmp_path):
+def test_profile_may_state_a_thermal_section_with_its_own_source(tmp_path):
     assert load_device("host").thermal is None
     (tmp_path / "host.toml").write_text(HOST + HEAT)
     thermal = load_device(tmp_path / "host.toml").thermal

@@ -19,7 +19,7 @@ from scheduler.cores import available_cores
 
 
 @pytest.mark.parametrize("kind", ["pipe", "socket", "device", "folder", "missing", "nul"])
-def test_what_is_no_regular_file_is_refused_without_waiting(tmp_path, kind):
+def test_path_that_is_no_regular_file_is_refused_without_waiting(tmp_path, kind):
     path = tmp_path / ("a\0b" if kind == "nul" else "f")
     with socket.socket(socket.AF_UNIX) as end:
         make = {"pipe": os.mkfifo, "device": lambda path: os.symlink("/dev/zero", path), "folder": os.mkdir, "socket": end.bind}
@@ -28,7 +28,7 @@ def test_what_is_no_regular_file_is_refused_without_waiting(tmp_path, kind):
             read_bytes(path, "thing", 5)
 
 
-def test_regular_file_is_read_up_to_its_limit_and_named_in_texts(tmp_path):
+def test_regular_file_is_read_up_to_its_limit_and_named_in_errors(tmp_path):
     (tmp_path / "f").write_bytes(b"12345")
     assert read_bytes(tmp_path / "f", "thing", 5) == b"12345"
     with pytest.raises(StretchError, match="larger than 4 bytes"):
@@ -75,7 +75,7 @@ def test_file_is_written_whole_or_not_at_all(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f", "folder"]
 
 
-def test_long_lists_are_cut_an_empty_one_is_said_to_be_and_a_board_is_told_its_own_flag(monkeypatch):
+def test_hint_cuts_a_long_list_reports_an_empty_one_and_names_the_boards_flag_on_a_board(monkeypatch):
     names = [f"model{i:02}" for i in range(20)]
     assert UnknownNameError.among("model", "zzz", names).hint == "known: " + ", ".join(names[:12]) + ", …"
     assert UnknownNameError.among("delegate", "cpu", []).hint == "no delegate is registered"
@@ -101,7 +101,7 @@ GOOD = {"value": 1.5}
 
 
 @pytest.mark.parametrize(
-    ("raw", "where", "what", "hint"),
+    ("raw", "path", "problem", "hint"),
     [
         ({"lief": GOOD}, "lief", "unknown key", "`leaf`"),
         ({}, "", "lacks the key `leaf`", None),
@@ -122,10 +122,10 @@ GOOD = {"value": 1.5}
         ([], "", "expected `object`, got `array`", None),
     ],
 )
-def test_place_fault_and_nearest_name_are_told(raw, where, what, hint):
+def test_error_has_path_fault_and_nearest_name(raw, path, problem, hint):
     fault = find_fault(raw, Tree)
-    assert fault.where == where
-    assert what in fault.problem
+    assert fault.where == path
+    assert problem in fault.problem
     assert fault.hint is None if hint is None else hint in fault.hint
     assert "[...]" not in fault.sentence
 
@@ -145,12 +145,12 @@ def test_attribute_of_the_wrong_type_and_tensor_of_another_rank_are_refused(read
 
 
 @pytest.mark.skipif(not system.PLAIN, reason="needs NN_STRETCH_SYSTEM=plain")
-def test_nothing_of_linux_is_left():
+def test_without_linux_its_functions_are_missing_and_all_cores_are_available():
     assert system.fcntl is system.resource is system.affinity() is system.load_average() is None
     assert available_cores() == tuple(range(os.cpu_count()))
 
 
-#: Pages that the system fetches for large arrays, made and freed in turn: before, within and after the block.
+#: Prints the page faults of allocating and freeing large arrays before, in and after the block.
 COUNT = """
 import resource
 import numpy as np
@@ -171,7 +171,7 @@ print(usual, kept, faults())
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc" or system.PLAIN, reason="other C libraries have no settings for freed memory")
-def test_freed_memory_is_used_again_within_the_block_only():
+def test_freed_memory_is_reused_only_in_the_block():
     printed = subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True, check=True).stdout
-    usual, kept, after = map(int, printed.split())
-    assert kept < usual / 4 < usual / 2 < after
+    before, kept, after = map(int, printed.split())
+    assert kept < before / 4 < before / 2 < after

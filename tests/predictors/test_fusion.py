@@ -29,19 +29,19 @@ CONV = ("conv", "batch_norm")
 @pytest.mark.parametrize(
     ("graph", "backend", "kernels"),
     [
-        # a residual addition joins the convolution where the backend links it
+        # a residual addition is fused into the convolution if the backend's rules link it
         *((residual(), backend, [(*CONV, "relu"), (*CONV, "add", "relu")]) for backend in ("tflite_gpu", "onnxruntime")),
-        # swish is an operator of its own on the CPU
+        # swish is a separate kernel on the CPU
         (built(lambda n: n.conv(8, act="silu")), "tflite_cpu", [CONV, ("silu",)]),
         (built(lambda n: n.conv(8, act="silu")), "tflite_gpu", [(*CONV, "silu")]),
-        # a tensor that others read or that is a result is not fused away
+        # a tensor with further readers, or that is an output, is not fused away
         (built(lambda n: n.add("add", (a := n.conv(8, act=None)), n.add("relu", a))), "tflite_cpu", [CONV, ("relu",), ("add",)]),
         (built(lambda n: [a := n.conv(8, act=None), n.add("relu", a), setattr(n, "last", a)]), "tflite_cpu", [CONV, ("relu",)]),
-        # a sum is computed by the kernel whose branch is ready last
+        # a sum is computed by the kernel of the branch that ends last
         (built(lambda n: n.add("add", n.conv(8, act=None), n.conv(8, act=None, source="input"))), "tflite_gpu", [CONV, (*CONV, "add")]),
-        # as many elementwise operators are linked as follow
+        # all elementwise operators that follow are linked
         (built(lambda n: [n.conv(8), *(n.add("sigmoid") for _ in range(5))]), "tflite_gpu", [(*CONV, "relu", *["sigmoid"] * 5)]),
-        # a factor of each channel is not computed while the factors are written
+        # the product cannot be computed in the kernel that writes the factors per channel
         (
             built(
                 lambda n: n.add("mul", (a := n.conv(8, act=None)), n.add("global_avg_pool", a, keepdims=True) and n.conv(8, act="sigmoid"))
@@ -49,7 +49,7 @@ CONV = ("conv", "batch_norm")
             "tflite_gpu",
             [CONV, ("global_avg_pool",), (*CONV, "sigmoid"), ("mul",)],
         ),
-        # the normalisation of a concatenation is not folded into a part
+        # a batch norm of a concatenation is not folded into one of the concatenation's inputs
         (
             built(lambda n: [n.add("concat", n.conv(8, 3, act=None), n.conv(8, 3, act=None)), n.add("batch_norm", affine=True, eps=1e-5)]),
             "opencl",
@@ -57,7 +57,7 @@ CONV = ("conv", "batch_norm")
         ),
     ],
 )
-def test_operators_are_linked_where_the_backend_links_them(graph, backend, kernels):
+def test_operators_are_fused_as_the_backends_rules_say(graph, backend, kernels):
     assert kinds(graph, backend) == kernels
 
 
@@ -69,15 +69,15 @@ def test_every_operator_is_in_one_kernel_or_free(make, backend):
     kernels = fuse(graph, backend)
     named = [name for kernel in kernels for name in kernel.ops]
     assert len(named) == len(set(named))
-    left = [op for op in graph.ops if op.name not in named]
-    assert {op.kind for op in left} <= load_rules(backend).kinds(load_rules(backend).free)
+    unnamed = [op for op in graph.ops if op.name not in named]
+    assert {op.kind for op in unnamed} <= load_rules(backend).kinds(load_rules(backend).free)
     assert sum(kernel.macs for kernel in kernels) == graph.macs
 
 
 @pytest.mark.parametrize(
     ("make", "cost"),
     [
-        # a free operator inside a chain is looked through
+        # a free operator inside a chain does not break the chain
         (lambda n: [n.conv(8, act=None), n.add("dropout", p=0.1), n.add("relu")], ("conv1x1", 8, 8, 1, 1, 16, 128, 128, 64)),
         # a pad is merged into the convolution, which stays the main operator
         (lambda n: [n.add("pad", padding=(1, 1, 1, 1)), n.conv(8, act=None)], ("conv1x1", 8, 8, 1, 1, 36, 128, 288, 64)),
@@ -89,7 +89,7 @@ def test_every_operator_is_in_one_kernel_or_free(make, backend):
         (lambda n: n.conv(16, 3, groups=2, act=None), ("grouped", 4, 8, 2, 9, 16, 128, 256, 4 * 16 * 9)),
     ],
 )
-def test_cost_of_a_kernel_tells_its_kind_and_size(make, cost):
+def test_cost_of_a_kernel_has_its_kind_and_sizes(make, cost):
     graph = built(make)
     (kernel,) = fuse(graph, "tflite_gpu")
     assert kernel.ops == tuple(op.name for op in graph.ops[1:])
@@ -121,7 +121,7 @@ def test_bad_rules_are_refused(tmp_path, monkeypatch, text, message):
         ("tflite_gpu", 60, 24, 3, ""),
         ("tflite_gpu", 64, 24, 5, ""),
         ("tflite_gpu_adreno", 64, 48, 3, ""),
-        ("tflite_gpu_adreno", 128, 45, 3, "winograd"),  # 12 × 12 tiles, the last ones cut
+        ("tflite_gpu_adreno", 128, 45, 3, "winograd"),  # 12 × 12 tiles, the last of each row and column cut
         ("tflite_gpu", 64, 1, 1, "fully_connected"),
     ],
 )
@@ -131,11 +131,11 @@ def test_implementation_is_chosen_by_channels_tiles_and_window(backend, channels
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_operator_that_the_processor_lacks_is_a_kernel_of_its_own_and_breaks_the_chain(backend):
+def test_operator_that_the_processor_lacks_is_a_separate_kernel_and_breaks_the_chain(backend):
     graph = residual()
     kernels = Fuser(load_rules(backend), {"relu"}).fuse(graph)
-    alone = [kernel for kernel in kernels if kernel.elsewhere]
-    assert [kernel.ops for kernel in alone] == [(op.name,) for op in graph.ops if op.kind == "relu"]
+    separate = [kernel for kernel in kernels if kernel.elsewhere]
+    assert [kernel.ops for kernel in separate] == [(op.name,) for op in graph.ops if op.kind == "relu"]
     assert all(graph.by_name[name].kind != "relu" for kernel in kernels if not kernel.elsewhere for name in kernel.ops)
     assert sum(kernel.macs for kernel in kernels) == graph.macs
 
@@ -154,17 +154,17 @@ def written_out(shift=3.0, factor=1 / 6, clamp="relu6", multiplied="conv"):
     ]
 
 
-def test_hard_swish_and_sigmoid_that_are_written_out_are_one_operator_of_the_same_name_and_shape():
+def test_hard_swish_and_hard_sigmoid_in_single_operators_become_one_operator_with_the_last_name_and_shape():
     before = graph(*written_out())
-    seen = recognise(before, IDIOMS)
-    assert [(op.kind, op.inputs) for op in seen.graph.ops] == [("input", ()), ("conv", ("input",)), ("hard_swish", ("conv",))]
-    assert (seen.names("sixth"), seen.names("conv")) == (("shift", "clamp", "product", "sixth"), ("conv",))
-    # Built again, it has the shapes that it carries.
-    assert OpGraph.build("g", seen.graph.ops, "sixth") == seen.graph
+    recognised = recognise(before, IDIOMS)
+    assert [(op.kind, op.inputs) for op in recognised.graph.ops] == [("input", ()), ("conv", ("input",)), ("hard_swish", ("conv",))]
+    assert (recognised.names("sixth"), recognised.names("conv")) == (("shift", "clamp", "product", "sixth"), ("conv",))
+    # A graph built from the operators has the same shapes.
+    assert OpGraph.build("g", recognised.graph.ops, "sixth") == recognised.graph
     shift, clamp, _, _ = written_out()
-    seen = recognise(graph(shift, clamp, Op("sixth", "mul_scalar", ("clamp",), {"value": 0.16667})), IDIOMS)
-    assert [op.kind for op in seen.graph.ops] == ["input", "conv", "hard_sigmoid"]
-    # a kernel of it names every operator of the network
+    recognised = recognise(graph(shift, clamp, Op("sixth", "mul_scalar", ("clamp",), {"value": 0.16667})), IDIOMS)
+    assert [op.kind for op in recognised.graph.ops] == ["input", "conv", "hard_sigmoid"]
+    # the fused kernel names all original operators
     names = ("shift", "clamp", "product", "sixth")
     for backend, kernels in {"tflite_gpu": [("conv", *names)], "tflite_cpu": [("conv",), names]}.items():
         assert [kernel.ops for kernel in fuse(before, backend)] == kernels
@@ -179,17 +179,17 @@ def test_hard_swish_and_sigmoid_that_are_written_out_are_one_operator_of_the_sam
         *(graph(*written_out()[:3]), graph(*written_out(), output=["sixth", "clamp"])),
     ],
 )
-def test_operators_that_differ_from_an_idiom_or_whose_results_are_read_elsewhere_stay(before):
+def test_operators_that_differ_from_an_idiom_or_have_other_readers_stay_unchanged(before):
     assert recognise(before, IDIOMS).graph is before
 
 
 def dense(widths, first=8, size=6):
-    """Each layer reads all that came before, side by side, as in DenseNet."""
+    """Each layer reads the concatenated outputs of all earlier layers, as in DenseNet."""
     net = Net(1, first, size, size)
-    known = [net.conv(first, 3)]
+    outputs = [net.conv(first, 3)]
     for width in widths:
-        known.append(net.conv(width, 3))
-        net.add("concat", *known)
+        outputs.append(net.conv(width, 3))
+        net.add("concat", *outputs)
     net.conv(8, 3)
     return net.graph("dense")
 
@@ -198,7 +198,7 @@ def copies(graph):
     return list(copied_parts(graph, {"concat"}, {"input"}, 4).values())
 
 
-def test_part_of_a_concatenation_is_copied_if_somebody_reads_its_memory_or_it_ends_inside_a_block_before_the_last():
+def test_input_of_a_concatenation_is_copied_if_its_memory_is_read_or_it_ends_inside_a_block():
     graph = dense((8, 8))
     first = next(op for op in graph.ops if op.kind == "concat")
     assert copies(graph) == [[], []]

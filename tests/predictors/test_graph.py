@@ -1,4 +1,4 @@
-"""Graphs, their kinds of operators, registries, and the joins that branches meet by."""
+"""Graphs, operator kinds, registries, and the joins of branches."""
 
 import json
 import re
@@ -27,7 +27,7 @@ def conv(source="x", **changed):
 
 
 @pytest.mark.parametrize("make", [resnet50, efficientnet_b5, small_resnet])
-def test_graph_survives_the_way_through_json_and_has_its_published_cost(make):
+def test_graph_survives_json_and_has_its_published_cost(make):
     graph = make()
     assert OpGraph.from_json(graph.to_json()) == graph
     # torchvision states 4.09 GFLOPS (multiply-accumulates) and 25 557 032 parameters.
@@ -56,7 +56,7 @@ def test_bad_graph_is_refused_by_name(ops, output, message):
         OpGraph.build("g", ops, output)
 
 
-def test_graph_of_several_inputs_and_outputs_names_them_in_order_and_gives_no_single_one():
+def test_graph_of_several_inputs_and_outputs_lists_them_in_order_and_refuses_access_to_a_single_one():
     other = Op("y", "input", attrs={"shape": (1, 8, 4, 4)})
     graph = OpGraph.build("g", [INPUT, other, Op("s", "add", ("x", "y")), conv(source="s")], ["c", "s"])
     assert ([op.name for op in graph.inputs], graph.outputs) == (["x", "y"], ("c", "s"))
@@ -77,7 +77,7 @@ def test_json_that_is_no_graph_or_states_wrong_shapes_is_refused(text):
 
 
 @given(st.sampled_from(KIND_NAMES), st.data())
-def test_kernel_of_any_operator_is_of_a_known_kind_and_covers_its_result(name, data):
+def test_kernel_of_any_operator_has_a_known_kind_and_computes_its_whole_output(name, data):
     graph, _, _ = data.draw(graphs(name))
     op = graph.by_name["y"]
     work = kind_of(name).work(graph.input_shapes(op), op.attrs, op.shape)
@@ -87,17 +87,17 @@ def test_kernel_of_any_operator_is_of_a_known_kind_and_covers_its_result(name, d
 
 
 @given(st.sampled_from(KIND_NAMES), st.data())
-def test_operator_that_is_scaled_to_its_own_width_is_itself(name, data):
+def test_operator_scaled_to_its_own_width_is_unchanged(name, data):
     from predictors.channels import Narrowed
 
     graph, _, _ = data.draw(graphs(name))
     op = graph.by_name["y"]
     channels = graph.input_shapes(op)[0][1]
-    same = Narrowed(channels, channels, op.shape[1], lambda channel: channel)
-    assert dict(kind_of(name).scaled(op.attrs, same)) == dict(op.attrs)
+    unchanged = Narrowed(channels, channels, op.shape[1], lambda channel: channel)
+    assert dict(kind_of(name).scaled(op.attrs, unchanged)) == dict(op.attrs)
 
 
-def test_second_object_of_a_name_is_refused():
+def test_second_registration_of_a_name_is_refused():
     registry = Registry("tool")
     registry.register("axe")(len)
     with pytest.raises(StretchError, match="axe"):
@@ -108,14 +108,14 @@ def test_second_object_of_a_name_is_refused():
     assert "`axe`" in caught.value.hint
 
 
-def test_joins_that_are_registered_may_be_written_in_files_and_no_others():
+def test_only_registered_joins_may_be_written_in_files():
     for name in joins:
         assert msgspec.convert(name, JoinKind) == name
     with pytest.raises(msgspec.ValidationError, match="'glue'"):
         msgspec.convert("glue", JoinKind)
 
 
-def test_meeting_is_an_operator_and_a_kernel_and_a_join_of_its_own_name():
+def test_every_meeting_has_an_operator_a_kernel_kind_and_a_join_of_its_name():
     for name in meetings:
         meeting = meetings.get(name)
         assert meeting.operator in kinds
@@ -131,8 +131,8 @@ def test_meeting_is_an_operator_and_a_kernel_and_a_join_of_its_own_name():
     st.lists(st.integers(1, 4), min_size=2, max_size=4),
     st.sampled_from([("concat", "NCHW", 1), ("concat", "NHWC", -1), ("rows", "NCHW", 2), ("rows", "NHWC", 1)]),
 )
-def test_parts_that_can_be_joined_have_no_problem_and_are_found_again(sizes, way):
-    join, layout, axis = way
+def test_parts_of_fitting_shapes_are_joined_and_can_be_split_again(sizes, case):
+    join, layout, axis = case
     meeting = meeting_of(join)
     assert meeting.axis(layout, 4) % 4 == axis % 4
     shape = [1, 2, 3, 2]
@@ -160,5 +160,5 @@ def test_parts_that_can_be_joined_have_no_problem_and_are_found_again(sizes, way
         ("rows", [(1, 4), (1, 4)], (1, 8), "NCHW", "without rows"),
     ],
 )
-def test_parts_that_do_not_give_the_whole_are_refused(join, inputs, output, layout, problem):
+def test_parts_whose_shapes_do_not_give_the_output_are_refused(join, inputs, output, layout, problem):
     assert re.search(problem, meeting_of(join).problem(inputs, output, layout))

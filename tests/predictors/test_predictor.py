@@ -42,12 +42,12 @@ def test_estimate_is_the_sum_of_its_kernels_inside_its_interval(device):
 def test_uncalibrated_mi9_is_of_the_order_of_published_figures(make, processor, measured_ms):
     estimate = MI9.predict(make(), processor)
     assert estimate.low_ms < measured_ms < estimate.high_ms
-    # by such figures efficiencies were chosen, as if a network were its kernels alone
+    # the profile's efficiencies were chosen by these figures, assuming that a network takes the sum of its kernels' times
     assert estimate.computing_ms == pytest.approx(measured_ms, rel=0.15)
 
 
 def with_family(device, family, **changes):
-    """A device of which one processor states something else."""
+    """A device with changed fields of one processor."""
     return structs.replace(device, processors={**device.processors, family: structs.replace(device.processors[family], **changes)})
 
 
@@ -55,37 +55,37 @@ def lacking(processor, *kinds):
     return LatencyPredictor(with_family(specified("mi9"), processor, unsupported=kinds))
 
 
-def test_operator_that_a_processor_lacks_costs_what_the_cpu_takes_and_the_exchange():
+def test_operator_that_a_processor_lacks_costs_its_cpu_time_and_the_transfers():
     graph = efficientnet_lite4()
-    without = lacking("gpu", "relu6")
-    estimate = without.predict(graph, "gpu", "fp16")
-    away = [kernel for kernel in estimate.kernels if kernel.kernel.elsewhere]
-    assert len(away) == sum(op.kind == "relu6" for op in graph.ops)
-    for item in away[:3]:
+    lacks_relu6 = lacking("gpu", "relu6")
+    estimate = lacks_relu6.predict(graph, "gpu", "fp16")
+    elsewhere = [kernel for kernel in estimate.kernels if kernel.kernel.elsewhere]
+    assert len(elsewhere) == sum(op.kind == "relu6" for op in graph.ops)
+    for item in elsewhere[:3]:
         cost = item.kernel.cost
         moved = MI9.links.ms("gpu", "cpu", cost.reads, "fp16") + MI9.links.ms("cpu", "gpu", cost.writes, "fp16")
         assert item.time.ms == pytest.approx(moved + MI9.kernel_ms(item.kernel._replace(elsewhere=False), "cpu"))
-    assert estimate.ms > MI9.predict(graph, "gpu", "fp16").ms + len(away) * 0.1
-    assert without.predict(graph, "cpu").ms == MI9.predict(graph, "cpu").ms
-    # a list that cannot be is refused
-    for processor, kind, noun in (("gpu", "relu7", "relu7"), ("cpu", "relu", "others")):
-        with pytest.raises(StretchError, match=noun):
+    assert estimate.ms > MI9.predict(graph, "gpu", "fp16").ms + len(elsewhere) * 0.1
+    assert lacks_relu6.predict(graph, "cpu").ms == MI9.predict(graph, "cpu").ms
+    # impossible lists are refused
+    for processor, kind, message in (("gpu", "relu7", "relu7"), ("cpu", "relu", "others")):
+        with pytest.raises(StretchError, match=message):
             lacking(processor, kind).predict(small_resnet(), processor)
 
 
 @given(group=st.sampled_from([4, 8, 16]), processor=st.sampled_from(["cpu", "gpu", "dsp"]))
-def test_network_costs_what_the_runtime_of_the_profile_makes_of_it(group, processor):
+def test_network_costs_its_form_after_the_rewrites_of_the_profiles_runtime(group, processor):
     graph = small_regnet(group)
     parts, _ = apply_rewrites(graph, ["grouped_conv=parts"])
     estimate = LatencyPredictor(stating(MI9.device, rewrites=("grouped_conv=parts",))).predict(graph, processor)
     assert estimate.ms == pytest.approx(MI9.predict(parts, processor).ms)
     assert estimate.ms > MI9.predict(graph, processor).ms
-    # kernels of parts are named after the operators of the network
+    # kernels of parts have the names of the network's operators
     assert {name for item in estimate.kernels for name in (item.kernel.name, *item.kernel.ops)} <= set(graph.by_name)
     assert sum(item.kernel.macs for item in estimate.kernels) == graph.macs
 
 
-def test_rewrite_that_makes_another_network_is_none_of_the_runtime():
+def test_inexact_rewrite_of_a_profile_does_not_change_predictions():
     graph, changing = efficientnet_b5(), LatencyPredictor(stating(MI9.device, rewrites=("silu=relu6", "squeeze_excite=none")))
     assert changing.predict(graph, "cpu").ms == MI9.predict(graph, "cpu").ms
 
@@ -93,16 +93,16 @@ def test_rewrite_that_makes_another_network_is_none_of_the_runtime():
 LINKS = MI9.links
 
 
-def test_exchange_is_a_map_and_a_conversion_and_the_way_back_an_unmap_and_a_synchronisation_too():
+def test_transfer_to_a_gpu_is_a_map_and_a_conversion_and_back_also_an_unmap_and_a_synchronisation():
     link = MI9.device.links["gpu"]
     assert LINKS.ms("cpu", "gpu", 10**6, "fp16") == pytest.approx(link.map_ms.value + 2e6 / (link.convert_gbs.value * 1e9) * 1e3)
     assert LINKS.ms("gpu", "cpu", 0, "fp16") == pytest.approx(link.unmap_ms.value + link.sync_ms.value)
-    # a tensor stays on its processor free of charge, whatever the core set
+    # a tensor that stays on its processor costs nothing, for any core set
     assert LINKS.ms("cpu", "cpu[1large]", 10**6, "fp32") == LINKS.ms("gpu", "gpu", 10**6, "fp16") == 0
 
 
 @given(st.floats(0, 100))
-def test_exchange_takes_no_less_than_the_measured_constant_of_an_inference(constant):
+def test_transfer_takes_at_least_the_measured_constant_of_an_inference(constant):
     links = LinkModel(MI9.device, lambda processor, precision: constant)
     exchange = [(LINKS.ms(*ends, 0, "fp16"), links.ms(*ends, 0, "fp16")) for ends in (("cpu", "gpu"), ("gpu", "cpu"))]
     stated = sum(ms for ms, _ in exchange)
@@ -112,9 +112,9 @@ def test_exchange_takes_no_less_than_the_measured_constant_of_an_inference(const
 
 
 @given(st.integers(0, 10**8), st.sampled_from(["fp32", "fp16", "int8"]))
-def test_two_other_processors_exchange_through_the_cpu(elements, precision):
-    through = LINKS.ms("gpu", "cpu", elements, precision) + LINKS.ms("cpu", "dsp", elements, precision)
-    assert LINKS.ms("gpu", "dsp", elements, precision) == pytest.approx(through)
+def test_transfer_between_two_accelerators_goes_through_the_cpu(elements, precision):
+    via_cpu = LINKS.ms("gpu", "cpu", elements, precision) + LINKS.ms("cpu", "dsp", elements, precision)
+    assert LINKS.ms("gpu", "dsp", elements, precision) == pytest.approx(via_cpu)
 
 
 @pytest.mark.parametrize(
@@ -132,11 +132,11 @@ def test_each_part_of_a_kernel_is_slowed_by_its_own_factor(time, expected):
 
 
 def with_power(device, family, **states):
-    """A device that states what a processor takes while it does not compute, W."""
+    """A device that states the power, in W, of one processor while it does not compute."""
     return with_family(device, family, **{key: NotNegative(watts, next(iter(device.sources))) for key, watts in states.items()})
 
 
-def test_energy_of_a_run_is_that_of_its_processors_while_they_compute():
+def test_energy_of_a_run_is_the_sum_over_processors_of_power_times_computing_time():
     device = load_device("mi9")
     power = {name: device.processor(name).cores.power_w.value for name in ("cpu", "gpu", "dsp")}
     assert EnergyModel(device).mj("cpu", 10.0) == pytest.approx(power["cpu"] * 10)
@@ -144,7 +144,7 @@ def test_energy_of_a_run_is_that_of_its_processors_while_they_compute():
     assert EnergyModel(device).plan_mj({"gpu": 10.0, "cpu[1large]": 4.0}, 12.0) is None
     with pytest.raises(UnknownNameError, match="npu"):
         EnergyModel(device).mj("npu", 1.0)
-    # a processor without work takes its idle power for the whole run
+    # an idle processor takes its idle power for the whole run
     idle = with_power(device, "cpu", idle_w=0.5, waiting_w=9.0)
     assert EnergyModel(idle).plan_mj({"gpu": 10.0}, 12.0) - EnergyModel(device).plan_mj({"gpu": 10.0}, 12.0) == pytest.approx(6.0)
 
@@ -152,7 +152,7 @@ def test_energy_of_a_run_is_that_of_its_processors_while_they_compute():
 @pytest.mark.parametrize(
     ("states", "watts"), [({"idle_w": 0.5}, 0.5), ({"idle_w": 0.5, "waiting_w": 0.75}, 0.75), ({"waiting_w": 0.25}, 0.25)]
 )
-def test_processors_that_wait_take_the_power_that_the_profile_states_for_it(states, watts):
+def test_waiting_processors_take_the_waiting_power_of_the_profile(states, watts):
     models = [EnergyModel(device) for device in (load_device("mi9"), with_power(load_device("mi9"), "gpu", **states))]
     less, more = (model.plan_mj({"gpu": 10.0, "dsp": 4.0}, 12.0) for model in models)
     assert more - less == pytest.approx(2.0 * watts)
@@ -177,6 +177,6 @@ def test_parts_add_up_to_the_energy_and_cover_the_run_of_every_processor(busy, l
     assert all((part.mj is None) == (part.power_w is None) == (part.source is None) for part in parts)
 
 
-def test_host_is_found_wherever_it_stands_and_need_not_be_there():
+def test_host_is_found_at_any_position_and_may_be_missing():
     assert host_among(["gpu", "cpu[1large]", "cpu"]) == "cpu[1large]"
     assert host_among(["gpu", "dsp"]) is None

@@ -14,7 +14,7 @@ from tests.scheduler.delegates.graphs import KIND_NAMES, computed, graphs, loade
 
 
 @given(st.lists(st.tuples(st.sampled_from([1, 2, 3, 4, 6, 12]), st.booleans()), min_size=2, max_size=6), st.data())
-def test_size_of_a_piece_outlives_any_unification(given_groups, data):
+def test_unifying_groups_keeps_the_size_of_each_piece(given_groups, data):
     groups = Groups()
     pieces = [(groups.new(units, frozen), 12 // units) for units, frozen in given_groups]
     for _ in range(len(pieces)):
@@ -22,7 +22,7 @@ def test_size_of_a_piece_outlives_any_unification(given_groups, data):
     assert all(groups.size(piece) == 12 for piece in pieces)
 
 
-def test_tied_pieces_have_as_many_units_each_of_its_own_size():
+def test_tied_pieces_have_equal_numbers_of_units_with_their_own_sizes():
     groups = Groups()
     queries, values, odd = (groups.new(8), 1), (groups.new(12), 1), (groups.new(10), 1)
     assert groups.tie([queries, values], 4)
@@ -42,7 +42,7 @@ def test_tied_pieces_have_as_many_units_each_of_its_own_size():
         (3, Channels(5, 7), Channels(2, 4), Channels(4, 8)),
     ],
 )
-def test_filters_read_all_channels_or_those_of_whole_groups(groups, wanted, reads, computes):
+def test_filters_read_all_channels_or_the_channels_of_whole_groups(groups, wanted, reads, computes):
     attrs = convolution("y", "x", 12, groups=groups).attrs
     result = filters(OperatorView(((1, 6, 4, 4),), attrs, (1, 12, 4, 4)), wanted)
     assert (result.reads, result.computes) == ((reads,), computes)
@@ -50,7 +50,7 @@ def test_filters_read_all_channels_or_those_of_whole_groups(groups, wanted, read
     assert result.attrs["groups"] == (groups * len(computes) // 12 if groups > 1 else 1)
 
 
-def test_pieces_beside_the_range_are_not_read_and_features_of_more_axes_than_two_are_no_channels():
+def test_pieces_outside_the_range_are_not_read_and_features_of_more_than_two_axes_are_not_cut():
     result = pieces(OperatorView(((1, 4), (1, 3), (1, 2)), {}, (1, 9)), Channels(5, 7))
     assert ([len(read) for read in result.reads], result.reads[1]) == ([0, 2, 0], Channels(1, 3))
     attrs = {"out_features": 8, "bias": True}
@@ -59,7 +59,7 @@ def test_pieces_beside_the_range_are_not_read_and_features_of_more_axes_than_two
 
 
 def by_torch(op, weights, *arrays):
-    """Output of the module of an operator."""
+    """Output of an operator's torch module."""
     torch = pytest.importorskip("torch")
     from stretch.operators.lowerings import make_module
 
@@ -72,7 +72,7 @@ def by_torch(op, weights, *arrays):
 @pytest.mark.parametrize("kind", KIND_NAMES)
 @settings(max_examples=examples(12))
 @given(data=st.data())
-def test_channels_computed_from_their_slice_are_those_of_the_whole(kind, data):
+def test_channels_computed_from_their_slice_equal_the_channels_of_the_full_result(kind, data):
     graph, weights, x = data.draw(graphs(kind))
     op = graph.by_name["y"]
     start = data.draw(st.integers(0, width(op.shape) - 1))
@@ -86,7 +86,7 @@ def test_channels_computed_from_their_slice_are_those_of_the_whole(kind, data):
     got = by_torch(Op("y", kind, op.inputs, part.attrs), mapping, *parts) if enough else parts[0]
     got = got[:, wanted.start - part.computes.start :][:, : len(wanted)]
     expected = values["y"][:, wanted.start : wanted.stop]
-    # sums in another order differ relative to their largest terms, which may cancel
+    # sums in another order differ by an error relative to their largest terms, which may cancel
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5 * max(1, np.abs(values["y"]).max()))
 
 
@@ -95,15 +95,15 @@ def test_channels_computed_from_their_slice_are_those_of_the_whole(kind, data):
 @pytest.mark.parametrize("kind", [name for name in KIND_NAMES if kind_of(name).additive])
 @settings(max_examples=examples(12))
 @given(data=st.data())
-def test_what_is_done_to_a_sum_may_be_done_to_its_terms(kind, data):
+def test_additive_operator_of_a_sum_equals_the_sum_of_the_operator_of_each_term(kind, data):
     graph, weights, x = data.draw(graphs(kind))
     op, additive = graph.by_name["y"], kind_of(kind).additive
     (value,) = (computed(graph, weights, x)[name] for name in op.inputs)
     share = np.random.default_rng(3).normal(size=value.shape).astype(np.float32)
     current = weights.get("y", {})
 
-    rest = {key: np.zeros_like(array) if key in additive.offsets else array for key, array in current.items()}
-    second = share if additive.once else by_torch(op, rest, share)
+    without_offsets = {key: np.zeros_like(array) if key in additive.offsets else array for key, array in current.items()}
+    second = share if additive.once else by_torch(op, without_offsets, share)
     np.testing.assert_allclose(by_torch(op, current, value - share) + second, by_torch(op, current, value), rtol=1e-3, atol=1e-4)
 
 
@@ -113,7 +113,7 @@ def test_what_is_done_to_a_sum_may_be_done_to_its_terms(kind, data):
         ((1, 1, 1, 1), Rows(0, 2), Rows(0, 4), 1, 0),
         ((1, 1, 1, 1), Rows(2, 3), Rows(3, 6), 0, 0),
         ((1, 1, 1, 1), Rows(3, 5), Rows(5, 9), 0, 1),
-        # within the padding no row is read
+        # a window inside the padding reads no row
         ((6, 1, 0, 1), Rows(0, 1), Rows(0, 0), 3, 0),
     ],
 )
@@ -123,7 +123,7 @@ def test_window_reads_its_halo_and_pads_only_where_the_image_ends(padding, rows,
 
 
 @pytest.mark.parametrize(("kernel", "dilation", "reads", "skip"), [(2, 1, Rows(14, 17), 1), (3, 2, Rows(12, 17), 2)])
-def test_windows_that_the_last_row_cuts_short_are_computed_behind_one_that_fits(kernel, dilation, reads, skip):
+def test_windows_cut_by_the_last_row_are_computed_after_a_complete_window(kernel, dilation, reads, skip):
     short = {"kernel": (kernel, kernel), "stride": (2, 2), "dilation": (dilation, 1), "padding": (0, 0, 0, 0), "ceil_mode": True}
     band = window_rows([(1, 4, 17, 17)], short, Rows(8, 9))
     assert (band.reads, band.skip, band.attrs["padding"]) == ((reads,), skip, (0, 0, 0, 0))
@@ -134,7 +134,7 @@ def test_windows_that_the_last_row_cuts_short_are_computed_behind_one_that_fits(
 @pytest.mark.parametrize("kind", KIND_NAMES)
 @settings(max_examples=examples(12))
 @given(data=st.data())
-def test_band_computed_from_its_rows_is_the_band_of_the_whole(kind, data):
+def test_band_computed_from_its_rows_equals_the_band_of_the_full_result(kind, data):
     graph, weights, x = data.draw(graphs(kind))
     op = graph.by_name["y"]
     start = data.draw(st.integers(0, height(op.shape) - 1))

@@ -9,7 +9,7 @@ from predictors.fusion import KernelCost
 from predictors.predictor import LatencyPredictor
 from tests.predictors.networks import small_resnet
 
-#: Kernels of any size.
+#: Kernel costs of any size.
 kernel_costs = st.builds(
     KernelCost,
     st.sampled_from(["conv1x1", "conv", "depthwise", "elementwise"]),
@@ -20,10 +20,10 @@ kernel_costs = st.builds(
 
 def fit(groups, correction=None, **changes):
     interval, held_out = Interval(0.9, 0.8, 1.3, "chosen for the test"), HeldOut(0, 0, 0, 0, 0, 0, 0)
-    made = Fit(
+    result = Fit(
         "cpu", "1large", "fp32", "tflite_cpu", "a runtime", groups, correction or Correction(), interval, held_out, "chosen for the test"
     )
-    return msgspec.structs.replace(made, **changes)
+    return msgspec.structs.replace(result, **changes)
 
 
 TREES = {"features": ("taps",), "roots": (0,), "feature": (0, 0, 0), "threshold": (1.0, 0.0, 0.0), "left": (1, 1, 2), "right": (2, 1, 2)}
@@ -49,7 +49,7 @@ GOOD = {
         (Correction, {"scale": 0.0}),
         (Interval, {"coverage": 0.9, "low": 1.1, "high": 1.2, "method": "m"}),
         (Interval, {"coverage": 1.0, "low": 0.9, "high": 1.2, "method": "m"}),
-        (Trees, TREES | {"left": (0, 1, 2)}),  # its own child, but not a leaf: it would be walked for ever
+        (Trees, TREES | {"left": (0, 1, 2)}),  # a node that is its own child but no leaf: an endless walk
         (Trees, TREES | {"left": (7, 1, 2)}),
         (Trees, TREES | {"feature": (3, 0, 0)}),
         (Trees, TREES | {"value": (0.0,)}),
@@ -59,18 +59,18 @@ GOOD = {
         (Prior, GOOD | {"left_out": {"chips": -1}}),
     ],
 )
-def test_numbers_that_no_time_could_have_are_refused(kind, value):
+def test_impossible_numbers_of_a_fit_are_refused(kind, value):
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(value, kind)
 
 
-def test_fits_are_read_beside_their_profile_and_used(tmp_path):
+def test_fits_next_to_their_profile_are_read_and_used(tmp_path):
     profile = tmp_path / "mi9.toml"
     profile.write_bytes((PROFILE_FOLDER / "mi9.toml").read_bytes())
     kinds = ("conv", "conv1x1", "elementwise", "reduce", "linear", "pool")
-    one = fit({kind: KernelGroup({"launch": 1.0}) for kind in kinds}, Correction(fixed_ms=0.5))
-    write_fits(fit_path(profile), FitFile("mi9", "stretch profile fit here", (one,)))
-    assert read_fits(fit_path(profile), "mi9") == {("cpu", "1large", "fp32"): one}
+    stored = fit({kind: KernelGroup({"launch": 1.0}) for kind in kinds}, Correction(fixed_ms=0.5))
+    write_fits(fit_path(profile), FitFile("mi9", "stretch profile fit here", (stored,)))
+    assert read_fits(fit_path(profile), "mi9") == {("cpu", "1large", "fp32"): stored}
     graph, device = small_resnet(), load_device(profile)
     estimate = LatencyPredictor(device).predict(graph, "cpu[1large]", "fp32")
     assert estimate.ms == pytest.approx(len(estimate.kernels) + 0.5)
@@ -83,7 +83,7 @@ def test_fits_of_another_device_or_damaged_ones_are_refused(tmp_path):
     profile = tmp_path / "mi9.toml"
     write_fits(fit_path(profile), FitFile("pixel6", "stretch profile fit here", ()))
     other, more = fit_path(profile).read_text(), '{"device": "mi9", "command": "x", "fits": [], "more": 1}'
-    for text, noun in ((other, "`pixel6`"), (more, "`more`"), ("{", "file of fits")):
+    for text, message in ((other, "`pixel6`"), (more, "`more`"), ("{", "file of fits")):
         fit_path(profile).write_text(text)
-        with pytest.raises(StretchError, match=noun):
+        with pytest.raises(StretchError, match=message):
             read_fits(fit_path(profile), "mi9")

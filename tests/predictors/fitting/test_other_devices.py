@@ -23,7 +23,7 @@ from tests.predictors.networks import small_resnet
 
 @pytest.fixture(scope="module")
 def world():
-    """The networks of the NPU tables, and times made up of known sizes: five devices, the last two of one precision alone."""
+    """Networks of the NPU tables, with times computed from known sizes for five devices; the last two have one precision only."""
     measured = load_measurements("npu")
     formula = load_formula("qnn_htp")
     networks = Networks(measured.graphs, measured.families, "qnn_htp")
@@ -41,18 +41,18 @@ def world():
     return designs, formula, sets, truth
 
 
-def test_runtimes_differ_in_what_an_inference_takes_and_the_fastest_is_predicted(world):
+def test_constant_of_an_inference_differs_by_runtime_and_the_fastest_runtime_is_predicted(world):
     designs, formula, sets, truth = world
-    beside = np.array([parameter.term == "inference" for parameter in designs["int8"].parameters])
-    # The slower runtime adds as much again for each call; on the third device there is no other.
+    constants = np.array([parameter.term == "inference" for parameter in designs["int8"].parameters])
+    # The slower runtime adds twice the constant of an inference, and is the only one on the third device.
     twice = {
         p: [
-            TimedCoreSet(item.device, item.name, item.times + slower * (designs[p].units @ (truth[p, *item.key] * beside)), runtime)
-            for item in some
+            TimedCoreSet(item.device, item.name, item.times + slower * (designs[p].units @ (truth[p, *item.key] * constants)), runtime)
+            for item in core_sets
             for runtime, slower in (("fast", 0.0), ("slow", 2.0))
             if runtime == "slow" or item.device != "d2"
         ]
-        for p, some in sets.items()
+        for p, core_sets in sets.items()
     }
     training = np.ones(len(designs["fp16"].names), dtype=bool)
     training[::4] = False
@@ -60,20 +60,20 @@ def test_runtimes_differ_in_what_an_inference_takes_and_the_fastest_is_predicted
     assert set(result) == set(truth)
     for place, sizes in result.items():
         units = designs[place[0]].units[~training]
-        wanted = truth[place] * np.where(beside & (place[1] == "d2"), 3.0, 1.0)
+        wanted = truth[place] * np.where(constants & (place[1] == "d2"), 3.0, 1.0)
         np.testing.assert_allclose(units @ sizes, units @ wanted, rtol=0.12)
 
 
 NETWORKS = {f"net{i}": small_resnet(size=32 + 8 * i, blocks=(1 + i % 3, 2)) for i in range(6)}
 
 
-def chip(name: str, peak: float, luck: float) -> tuple[DeviceProfile, list[Latency]]:
-    """A phone of a stated peak whose one core is `luck` times slower than its relatives, and what was measured on it."""
+def chip(name: str, peak: float, slowdown: float) -> tuple[DeviceProfile, list[Latency]]:
+    """A phone with one core, its peak in GOPS and a `slowdown` against its relatives, and its measurements."""
     device = load_device("mi9")
     cores = device.processors["cpu"].core_sets["1large"]
     small = replace(cores, peak_gops={"fp32": replace(cores.peak_gops["fp32"], value=peak)})
     cpu = replace(device.processors["cpu"], core_sets={"1large": small}, default_core_set="1large", default_precision="fp32")
-    terms = {"macs": luck * 1e-5 / peak, "outputs": luck * 1e-5 / peak}
+    terms = {"macs": slowdown * 1e-5 / peak, "outputs": slowdown * 1e-5 / peak}
     kinds = ("conv", "conv1x1", "depthwise", "elementwise", "pool", "reduce", "linear", "copy")
     fits = {("cpu", "1large", "fp32"): fit(dict.fromkeys(kinds, KernelGroup(terms)), source=f"tables, device {name}")}
     profile = replace(device, id=name, processors={"cpu": cpu}, links={}, fits=fits, priors={})
@@ -82,26 +82,26 @@ def chip(name: str, peak: float, luck: float) -> tuple[DeviceProfile, list[Laten
     return profile, rows
 
 
-def relatives_of_one_phone(lucks):
-    """Phones whose peaks differ, with what was measured on them, and one that nobody measured."""
-    chips = [chip(f"phone{i}", 20.0 + 5 * i, luck) for i, luck in enumerate(lucks)]
-    rows = [row for _, some in chips for row in some]
+def relatives_of_one_phone(slowdowns):
+    """Phones with different peaks and their measurements, and one phone without measurements."""
+    chips = [chip(f"phone{i}", 20.0 + 5 * i, slowdown) for i, slowdown in enumerate(slowdowns)]
+    rows = [row for _, chip_rows in chips for row in chip_rows]
     tables = Measurements(Source("tables", "", "", "MIT", "n"), NETWORKS, dict.fromkeys(NETWORKS, "resnet"), rows)
     unknown, _ = chip("unknown", 40.0, 1.0)
     return replace(unknown, fits={}), [profile for profile, _ in chips], tables
 
 
 @pytest.mark.slow
-def test_spread_of_the_relatives_is_the_interval():
+def test_interval_covers_the_spread_of_the_relatives():
     device, profiles, tables = relatives_of_one_phone([0.8, 1.0, 1.25, 1.0, 0.9, 1.1])
     [prior] = fit_priors(device, profiles, [tables])
-    # Every chip lies within it, and it is not as wide as twice the widest difference.
+    # Every chip is in the interval, whose upper end stays below 2.
     assert prior.interval.low < 0.8 < 1.25 < prior.interval.high < 2
     assert (prior.left_out.chips, prior.left_out.networks) == (6, 6 * len(NETWORKS))
     assert prior.left_out.coverage > 0.8
 
 
-def test_device_that_the_tables_hold_twice_counts_once_and_few_relatives_are_refused():
+def test_device_with_two_profiles_counts_once_and_too_few_relatives_are_refused():
     device, profiles, tables = relatives_of_one_phone([1.0] * 4)
     [prior] = fit_priors(device, [*profiles, replace(profiles[0], id="twin")], [tables])
     assert len(prior.relatives) == 4
@@ -119,7 +119,7 @@ def pool():
     return Pool(networks, load_formula("qnn_htp"), rows, folds, (32, 32))
 
 
-def test_of_several_runtimes_the_least_time_counts(pool):
+def test_minimum_time_of_several_runtimes_counts(pool):
     rows = [row.ms for row in pool.rows if (row.device, row.network, row.precision) == ("s24", "resnet50", "int8")]
     (s24,) = [item for item in pool.sets["int8"] if item.device == "s24"]
     assert (len(rows), s24.times[list(pool.networks.costs).index("resnet50")]) == (3, min(rows))
@@ -127,15 +127,15 @@ def test_of_several_runtimes_the_least_time_counts(pool):
 
 @pytest.mark.slow
 def test_every_measured_network_is_left_out_once_with_its_family(pool):
-    for precision, some in pool.sets.items():
-        for item in some:
+    for precision, values in pool.sets.items():
+        for item in values:
             assert len(pool.ratios[precision, *item.key]) == np.isfinite(item.times).sum()
     families = pool.networks.families
     assert len({(families[name], pool.folds[name]) for name in families}) == len(set(families.values()))
-    # the interval of a precision holds about nine tenths of all devices
+    # the interval of a precision holds about 90 % of the ratios of all devices
     for precision in pool.sets:
         interval = pool.interval(precision)
-        ratios = [ratio for place, some in pool.ratios.items() if place[0] == precision for ratio in some.values()]
+        ratios = [ratio for place, values in pool.ratios.items() if place[0] == precision for ratio in values.values()]
         assert np.mean([interval.low <= ratio <= interval.high for ratio in ratios]) >= 0.85
         assert 0.8 <= pool.coverage([place for place in pool.ratios if place[0] == precision]) <= 0.97
 
@@ -146,19 +146,19 @@ def fit_of(**changes):
 
 
 @pytest.mark.slow
-def test_transformers_take_their_measured_times_and_convolutions_keep_theirs():
+def test_borrowed_kernels_give_the_measured_times_of_transformers_and_keep_convolutions():
     before = fit_of()
     after = add_borrowed(before, "pixel4")
     assert set(after.groups) == set(before.groups) | set(BORROWED_FITS["tflite_cpu"].groups)
     assert {name for name in before.groups if after.groups[name] != before.groups[name]} == {"linear:"}
     assert "transformers" in after.source
-    # the same chip in another phone
+    # another phone with the same chip
     assert "device onefusion" in add_borrowed(before, "mi8se").source
     measured = load_measurements("transformers")
     networks = Networks(measured.graphs, measured.families, "tflite_cpu")
     times = {r.network: r.ms for r in measured.latencies if (r.device, r.core_set, r.precision) == ("pixel4", "1large", "fp32")}
     model = FittedModel(after, load_device("pixel4").processor("cpu[1large]"))
-    # Times of these phones for plain transformers, nearly all of whose kernels are borrowed.
+    # Measured times of plain transformers, whose kernels are nearly all borrowed.
     plain = [name for name in times if measured.families[name] != "mit"]
     ratios = [sum(t.ms for t in model.times(networks.costs[name])) / times[name] for name in plain]
     assert np.median(np.abs(np.array(ratios) - 1)) < 0.2
@@ -168,7 +168,7 @@ def test_transformers_take_their_measured_times_and_convolutions_keep_theirs():
     ("changes", "device"),
     [({"backend": "ncnn"}, "pixel4"), ({}, "toaster"), ({"core_set": "9large"}, "pixel4"), ({"precision": "fp16"}, "pixel4")],
 )
-def test_fit_without_a_table_to_borrow_from_stays_as_it_is(changes, device):
+def test_fit_without_a_table_to_borrow_from_stays_unchanged(changes, device):
     kept = fit_of(**changes)
     assert msgspec.json.encode(add_borrowed(kept, device)) == msgspec.json.encode(kept)
 
@@ -179,7 +179,7 @@ def boards():
 
 
 @pytest.mark.parametrize("device", ["rk3588", "rk3399", "a311d", "n5105", "sd888", "x-elite", "d9300"])
-def test_networks_that_were_measured_come_out_within_the_interval(boards, device):
+def test_measured_networks_are_predicted_inside_the_interval(boards, device):
     profile = load_device(device)
     predictor = LatencyPredictor(profile)
     for processor, core_set, precision in profile.fits:
@@ -197,7 +197,7 @@ def test_gpu_tables_have_no_network_that_ran_on_the_cpu(boards):
     assert not any(re.search("int8|efficientnetv2|vision_transformer", name) for name in names)
 
 
-def test_laptop_is_predicted_as_its_eight_networks_ran():
+def test_predictions_of_the_laptop_agree_with_its_eight_measured_networks():
     profile = load_device("core-ultra-155h")
     assert {key[0] for key in profile.priors} == {"cpu", "gpu", "npu"}
     for prior in profile.priors.values():

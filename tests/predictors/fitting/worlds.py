@@ -1,4 +1,4 @@
-"""Worlds whose truth is known: small networks of several families, and times that follow a formula."""
+"""Synthetic measurements with known truth: small networks of several families, and times that follow a formula."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +23,7 @@ KINDS = {"plain": (3, 3, 3), "narrow": (3, 1, 1, 1), "mixed": (3, 1, 3, 1, 3), "
 
 
 def networks(count: int = 20) -> tuple[dict[str, OpGraph], dict[str, str]]:
-    """Networks and their families: of 1×1 and 3×3 windows, deep and shallow, with depthwise windows or without; widths by the number."""
+    """Networks and their families, which differ in depth, windows (1×1, 3×3) and depthwise convolutions; widths are random."""
     graphs, families = {}, {}
     for number in range(count):
         family, draw, net = list(KINDS)[number % len(KINDS)], np.random.default_rng(number), Net(1, 3, 64, 64)
@@ -43,7 +43,7 @@ def processor(name: str = "cpu[1large]") -> Processor:
 
 
 def whole_world(noise: float = 0.0, count: int = 20) -> Measurements:
-    """Networks timed on two devices: as the formula's priors say, one device twice as slow, with relative noise."""
+    """Networks timed on two devices by the formula's priors, with relative noise; the second device is twice as slow."""
     graphs, families = networks(count)
     built = design(Networks(graphs, families, "tflite_cpu"), load_formula("tflite_cpu"), processor_grain(processor(), "fp32"), "fp32")
     sizes = np.array([prior.compute * 5e-8 + prior.memory * 1e-7 + prior.launch * 2e-3 for prior in built.priors("fp32")])
@@ -59,11 +59,11 @@ def whole_world(noise: float = 0.0, count: int = 20) -> Measurements:
 
 
 def kernel_world(count: int = 20) -> Measurements:
-    """Networks whose GPU kernels take a microsecond, and a nanosecond for each output; an inference half a ms more."""
+    """Networks whose GPU kernels take 1 µs plus 1 ns per output; each inference takes 0.5 ms more."""
     graphs, families = networks(count)
-    of = Networks(graphs, families, "tflite_gpu_adreno")
+    measured = Networks(graphs, families, "tflite_gpu_adreno")
     kernels, rows = [], []
-    for name, costs in of.costs.items():
+    for name, costs in measured.costs.items():
         total = 0.5
         for index, cost in enumerate(costs):
             ms = 1e-3 + 1e-6 * cost.writes
@@ -74,7 +74,7 @@ def kernel_world(count: int = 20) -> Measurements:
 
 
 def write_world(folder: Path) -> None:
-    """The networks of `whole_world` as a folder of measurements."""
+    """Write the measurements of `whole_world` to a folder."""
     world = whole_world(noise=0.02, count=15)
     folder.mkdir()
     write_networks(folder / NETWORKS, [(name, world.families[name], graph) for name, graph in world.graphs.items()])
@@ -85,7 +85,7 @@ def write_world(folder: Path) -> None:
 
 @contextmanager
 def nothing_borrowed() -> Iterator[None]:
-    """Fits take no kernels of transformers from other tables, whose pool would be fitted first; worlds have none."""
+    """Fit without borrowed kernels of transformers: fitting their pool takes time, and these networks have none."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("predictors.fitting.fit.BORROWED_FITS", {})
         yield

@@ -1,4 +1,4 @@
-"""ONNX files of other exporters, read for predictions: the same kernels as the network that they were made of."""
+"""ONNX files of other exporters, read for predictions: their kernels are those of the exported network."""
 
 import warnings
 from collections import Counter
@@ -18,12 +18,12 @@ from tests.scheduler.bundles import onnx_model
 
 
 def products(graph):
-    """Kernels that multiply, as a multiset."""
+    """Kernels with multiply-accumulates, as a multiset."""
     return Counter(kernel.cost[:6] for kernel in fuse(graph, "tflite_gpu") if kernel.macs)
 
 
 def write(path, nodes, shape, weights=(), more=()):
-    """A small model with one input `x`, more inputs in `more`, names with their shapes, and one output `y`."""
+    """Write a small model with input `x`, further inputs `more` (names and shapes) and output `y`."""
     stored = {name: np.zeros(size, np.float32) for name, size in weights}
     onnx.save(onnx_model(nodes, {"x": shape, **dict(more)}, {"y": None}, stored), path)
     return path
@@ -48,14 +48,14 @@ def test_both_exporters_of_torch_give_the_kernels_of_the_module(tmp_path, name, 
     assert result.by_name[result.output].shape == graph.by_name[graph.output].shape
 
 
-def test_node_without_a_family_has_its_size(tmp_path):
+def test_node_without_an_operator_family_keeps_its_type(tmp_path):
     nodes = [helper.make_node("Einsum", ["x", "x"], ["e"], equation="nchw,nchw->nchw")]
     nodes += [helper.make_node("Mish", ["e"], ["m"]), helper.make_node("Relu", ["m"], ["y"])]
     graph = read_onnx(write(tmp_path / "a.onnx", nodes, [1, 3, 8, 8]))
     assert [op.attrs.get("variant", op.kind) for op in graph.ops] == ["input", "einsum", "mish", "relu"]
 
 
-def test_open_batch_is_one_and_another_size_can_be_asked_for(tmp_path):
+def test_open_batch_is_one_and_another_shape_can_be_requested(tmp_path):
     nodes = [helper.make_node("Conv", ["x", "w"], ["y"], kernel_shape=[3, 3], strides=[2, 2], auto_pad="SAME_UPPER")]
     path = write(tmp_path / "a.onnx", nodes, ["batch", 3, 9, 9], [("w", (8, 3, 3, 3))])
     graph = read_onnx(path)
@@ -63,7 +63,7 @@ def test_open_batch_is_one_and_another_size_can_be_asked_for(tmp_path):
     assert read_onnx(path, (1, 3, 32, 32)).macs == 8 * 16 * 16 * 27
 
 
-def test_each_of_several_inputs_has_the_shape_that_is_asked_for_by_its_name_or_place(tmp_path):
+def test_shapes_of_several_inputs_can_be_requested_by_name_or_position(tmp_path):
     nodes = [helper.make_node("GlobalAveragePool", ["b"], ["g"]), helper.make_node("Mul", ["x", "g"], ["y"])]
     path = write(tmp_path / "a.onnx", nodes, ["n", 3, 8, 8], more=[("b", ["n", 3, 4, 4])])
 
@@ -79,7 +79,7 @@ def test_each_of_several_inputs_has_the_shape_that_is_asked_for_by_its_name_or_p
             read_onnx(path, request)
 
 
-def test_quantised_weights_are_weights(tmp_path):
+def test_quantised_weights_count_as_weights(tmp_path):
     nodes = [helper.make_node("DequantizeLinear", ["q", "s"], ["w"]), helper.make_node("Conv", ["x", "w"], ["y"], kernel_shape=[3, 3])]
     path = write(tmp_path / "a.onnx", nodes, [1, 3, 9, 9], [("s", ())])
     model = onnx.load(path)
@@ -88,15 +88,15 @@ def test_quantised_weights_are_weights(tmp_path):
     assert read_onnx(path).macs == 8 * 7 * 7 * 27
 
 
-def test_open_sizes_and_a_model_that_computes_nothing_from_its_input_are_told(tmp_path):
+def test_open_sizes_and_a_model_that_computes_nothing_from_its_input_are_refused(tmp_path):
     path = write(tmp_path / "a.onnx", [helper.make_node("Relu", ["x"], ["y"])], [1, 3, "h", "w"])
     idle = write(tmp_path / "b.onnx", [helper.make_node("Relu", ["w"], ["y"])], [1, 3], [("w", (1, 3))])
-    for *arguments, noun in ((path, "input `x`"), (path, (1, 3, 8), "4 axes"), (idle, "computes nothing")):
-        with pytest.raises(StretchError, match=noun):
+    for *arguments, message in ((path, "input `x`"), (path, (1, 3, 8), "4 axes"), (idle, "computes nothing")):
+        with pytest.raises(StretchError, match=message):
             read_onnx(*arguments)
 
 
-FATAL = {  # the inference of onnx 1.23 reads beyond its memory: usually a signal ends its process, as the bytes there decide
+FATAL = {  # shape inference of onnx 1.23 reads out of bounds: depending on the bytes there, a signal usually ends its process
     "gather": onnx_model(
         [helper.make_node("GatherND", ["x", "i"], ["y"], batch_dims=-2)], {"x": [2, 3, 4]}, {"y": None}, {"i": np.zeros((2, 1), np.int64)}
     ),
@@ -105,7 +105,7 @@ FATAL = {  # the inference of onnx 1.23 reads beyond its memory: usually a signa
 
 
 @pytest.mark.parametrize("name", FATAL)
-def test_file_that_may_end_the_librarys_inference_ends_in_an_answer_or_a_sentence(tmp_path, name):
+def test_file_that_may_crash_shape_inference_is_read_or_refused_with_one_sentence(tmp_path, name):
     onnx.save(FATAL[name], tmp_path / "m.onnx")
     with suppress(StretchError) if name == "gather" else pytest.raises(StretchError, match=r"the shapes of .*m\.onnx cannot be worked out"):
         read_onnx(tmp_path / "m.onnx")

@@ -33,7 +33,7 @@ def test_tables_are_read_back_as_they_were_written(tmp_path):
     assert (kernel.cost.variant, kernel.cost.taps) == ("winograd", 9)
 
 
-def test_damaged_networks_and_measurements_that_are_not_there_are_refused(tmp_path):
+def test_damaged_networks_and_missing_measurements_are_refused(tmp_path):
     folder = tmp_path
     (folder / SOURCE).write_text('title = "t"\nurl = ""\ncommit = ""\nlicence = "MIT"\nnotes = "n"\n')
     write_networks(folder / NETWORKS, [("net", "resnet", small_resnet())])
@@ -72,7 +72,7 @@ cooling_down = 1
 
 
 @pytest.mark.torch
-def test_every_network_it_is_known_to_measure_is_one_of_ours():
+def test_every_network_name_of_benchncnn_maps_to_a_torchvision_model():
     import torchvision
 
     assert set(NAMES.values()) <= set(torchvision.models.list_models())
@@ -98,7 +98,7 @@ CONV_2D, 1.2, 1.25, 50%, 50%, 0, 1, [conv1]:0
 """
 
 
-def test_operators_that_run_are_read_in_order_and_networks_with_their_precision_and_settings(tmp_path):
+def test_operator_profile_is_read_in_run_order_and_benchncnn_output_with_precisions_and_settings(tmp_path):
     op_profile = read_op_profile(written(tmp_path / "profile.csv", PROFILE))
     rows = [("CONV_2D", "[conv1]:0"), ("DEPTHWISE_CONV_2D", "[conv2]:1"), ("SOFTMAX", "[prob]:2")]
     assert [(item.kind, item.name) for item in op_profile] == rows
@@ -109,7 +109,7 @@ def test_operators_that_run_are_read_in_order_and_networks_with_their_precision_
 
 
 @pytest.mark.parametrize(
-    ("read", "text", "noun"),
+    ("read", "text", "message"),
     [
         (latencies, HEADER, "no measurement"),
         (latencies, "", "column `device`"),
@@ -136,7 +136,7 @@ def test_operators_that_run_are_read_in_order_and_networks_with_their_precision_
     ],
     ids=lambda text: ascii(text[-40:].strip()) if isinstance(text, str) else text.__name__,
 )
-def test_text_that_is_no_table_is_refused_with_line_and_field(tmp_path, read, text, noun):
+def test_invalid_table_is_refused_with_line_and_field(tmp_path, read, text, message):
     (tmp_path / "t.csv").write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(StretchError, match="(?s)" + noun):
+    with pytest.raises(StretchError, match="(?s)" + message):
         read(tmp_path / "t.csv")

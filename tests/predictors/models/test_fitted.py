@@ -1,4 +1,4 @@
-"""Kernel times: physics against figures worked out by hand, and numbers from a fit."""
+"""Kernel times: the roofline model against times computed by hand, and numbers from a fit."""
 
 import csv
 import dataclasses
@@ -26,20 +26,20 @@ MI9 = specified("mi9")
 
 
 def processor(**changes):
-    """A processor of round numbers: 10⁶ multiply-accumulates a ms, nothing else that takes time, unless changed."""
+    """A processor with round numbers: 10⁶ multiply-accumulates per ms, and no other costs, unless changed."""
     arguments = MI9.processor("cpu")
     number = dict.fromkeys(("launch_us", "half_outputs", "epilogue_macs"), 0.0) | {"bandwidth_gbs": 1e9, "cache_gbs": 1e9}
     number |= dict.fromkeys(("width_slice", "reduce_slice", "efficiency", "scaling", "cache_kib"), 1.0) | changes
 
-    def stated(what):
-        return {name: replace(old, value=number[name]) for name in number if isinstance(old := getattr(what, name, None), Struct)}
+    def replaced(struct):
+        return {name: replace(old, value=number[name]) for name in number if isinstance(old := getattr(struct, name, None), Struct)}
 
     peak = {"fp32": replace(arguments.cores.peak_gops["fp32"], value=2.0)}
     rates = {kind: replace(ratio, value=number["efficiency"]) for kind, ratio in arguments.profile.efficiency.items()}
     return dataclasses.replace(
         arguments,
-        profile=replace(arguments.profile, **stated(arguments.profile), efficiency=rates),
-        cores=replace(arguments.cores, **stated(arguments.cores), peak_gops=peak),
+        profile=replace(arguments.profile, **replaced(arguments.profile), efficiency=rates),
+        cores=replace(arguments.cores, **replaced(arguments.cores), peak_gops=peak),
     )
 
 
@@ -64,14 +64,14 @@ SUMS = KernelCost("reduce", 1, 1, 1000, 1000, 1, 1, 1, 0)
         ({"width_slice": 16.0}, 1.6, PRODUCTS),
         ({"reduce_slice": 4.0}, 1.2, PRODUCTS),
         ({"width_slice": 16.0, "reduce_slice": 4.0, "launch_us": 80.0}, 2.0, PRODUCTS),
-        # slices of one channel a group run over the groups
+        # with one channel per group, slices are of groups
         ({"width_slice": 16.0, "reduce_slice": 4.0}, 1.6, KernelCost("depthwise", 1, 1, 10, 10, 10_000, 1, 1, 0)),
-        # a reduction is as parallel as its inputs: half of its steps are lost where as many could run at once
+        # a reduction is as parallel as its inputs: it runs at half rate with as many inputs as `half_outputs`
         ({"half_outputs": 1e6}, 2.0, SUMS),
         ({"half_outputs": 1e6}, 1001.0, SUMS._replace(kind="pool")),
     ],
 )
-def test_each_effect_on_arithmetic_takes_the_time_of_round_numbers(changes, ms, cost):
+def test_each_cost_of_arithmetic_adds_the_time_computed_by_hand(changes, ms, cost):
     time = RooflinePredictor(processor(**changes), "fp32").time(cost)
     assert (time.ms, time.launch_ms + time.compute_ms) == (pytest.approx(ms), pytest.approx(ms))
 
@@ -79,13 +79,13 @@ def test_each_effect_on_arithmetic_takes_the_time_of_round_numbers(changes, ms, 
 @pytest.mark.parametrize(
     ("reads", "writes", "weights", "ms"),
     [
-        (128, 128, 0, 1.0),  # 1 024 bytes fit: 1 024 a ms
-        (384, 128, 0, 3.0),  # of 2 048 bytes half fit: 1 ms, and 2 ms for the others
-        (0, 0, 128, 1.0),  # 512 bytes of weights come from DRAM: 512 a ms
-        (384, 128, 512, 7.5),  # of 4 096 bytes a quarter fits: 0.5 ms and 3 ms for activations, 4 ms for weights
+        (128, 128, 0, 1.0),  # 1 024 bytes fit: 1 024 per ms
+        (384, 128, 0, 3.0),  # half of 2 048 bytes fit: 1 ms, and 2 ms for the other half
+        (0, 0, 128, 1.0),  # 512 bytes of weights come from DRAM: 512 per ms
+        (384, 128, 512, 7.5),  # a quarter of 4 096 bytes fits: 0.5 ms and 3 ms for activations, 4 ms for weights
     ],
 )
-def test_memory_takes_the_time_of_round_numbers(reads, writes, weights, ms):
+def test_memory_traffic_takes_the_time_computed_by_hand(reads, writes, weights, ms):
     slow = processor(cache_kib=1.0, cache_gbs=1024e-6, bandwidth_gbs=512e-6)
     time = RooflinePredictor(slow, "fp32").time(KernelCost("elementwise", 1, 1, 1, 1, 1, reads, writes, weights))
     assert (time.bound, time.memory_ms, time.ms) == ("memory", pytest.approx(ms), pytest.approx(ms))
@@ -113,25 +113,25 @@ def conv(cin=16, cout=16, pixels=100, **changes):
 
 
 def fitted(groups, *more, **changes):
-    """A fitted model of kinds of kernels that have such terms."""
+    """A fitted model with these terms per group of kernels."""
     return FittedModel(fit({name: KernelGroup(terms) for name, terms in groups.items()}, *more, **changes), CPU)
 
 
-def test_terms_add_up_in_their_parts():
+def test_terms_add_up_to_launch_compute_and_memory_times():
     time = fitted({"conv1x1": {"launch": 0.5, "macs": 1e-3, "weight_bytes": 1e-3}}).time(conv())
     parts = (0.5, 16 * 16 * 100 * 1e-3, 16 * 16 * 4 * 1e-3)
     assert (time.launch_ms, time.compute_ms, time.memory_ms, time.ms) == pytest.approx((*parts, sum(parts)))
     assert time.origin == "fit"
 
 
-def test_interval_of_a_fit_to_another_device_holds_what_devices_of_one_chip_differ_by():
+def test_interval_of_a_siblings_fit_is_wider_by_the_spread_of_devices_with_one_chip():
     low, high = fitted({}).interval()
     wider = fitted({}, sibling="pixel4").interval()
     assert wider[0] * 1.05 < low < high < wider[1] / 1.05
     assert {name: item.sibling for (name, _, _), item in load_device("mi9").fits.items()} == {"cpu": "pixel4", "gpu": "pixel4"}
 
 
-def test_spread_of_devices_with_one_chip_is_that_of_the_public_tables():
+def test_spread_of_devices_with_one_chip_agrees_with_the_public_tables():
     with (MEASUREMENT_FOLDER / "boards" / "latencies.csv").open() as file:
         rows = {(row["device"], row["network"], row["core_set"], row["precision"]): float(row["ms"]) for row in csv.DictReader(file)}
     ratios = [
@@ -145,7 +145,7 @@ def test_spread_of_devices_with_one_chip_is_that_of_the_public_tables():
     assert np.mean(np.abs(np.log(ratios)) < np.log(SIBLING_SPREAD)) == pytest.approx(0.9, abs=0.03)
 
 
-def test_correction_scales_kernels_and_adds_to_each_and_to_those_whose_weights_others_drive_out_of_caches():
+def test_correction_scales_kernels_and_adds_times_per_kernel_per_weight_and_per_inference():
     groups = {"conv1x1": {"launch": 0.5}}
     plain, corrected = fitted(groups), fitted(groups, Correction(2.0, 0.25, 3.0, per_io_element_ms=0.01))
     assert corrected.time(conv()).ms == pytest.approx(2 * plain.time(conv()).ms + 0.25)
@@ -154,7 +154,7 @@ def test_correction_scales_kernels_and_adds_to_each_and_to_those_whose_weights_o
     assert driven.ms - time.ms == pytest.approx(driven.memory_ms - time.memory_ms) == pytest.approx(16 * 16 * 1e-3)
 
 
-def test_finer_group_comes_before_that_of_the_kind_and_a_kernel_of_none_is_timed_by_the_roofline_and_says_so():
+def test_variants_group_comes_before_its_kinds_and_a_kernel_without_a_group_is_timed_by_the_roofline():
     model = fitted({"conv1x1": {"launch": 1.0}, "conv1x1:winograd": {"launch": 2.0}})
     assert [model.time(cost).ms for cost in (conv(), conv(variant="winograd"))] == pytest.approx([1.0, 2.0])
     time = fitted({"conv": {"launch": 1.0}}).time(conv())
@@ -164,10 +164,10 @@ def test_finer_group_comes_before_that_of_the_kind_and_a_kernel_of_none_is_timed
 @pytest.mark.slow
 @settings(max_examples=examples(50))
 @given(st.lists(kernel_costs, min_size=1, max_size=20))
-def test_no_kernel_is_faster_than_its_products_at_the_peak(some):
+def test_no_kernel_is_faster_than_its_products_at_the_peak(costs):
     model = fitted({kind: {"launch": 0.0} for kind in ("conv1x1", "conv", "depthwise", "elementwise")})
     peak = CPU.cores.peak_gops["fp32"].value * 1e6 / 2
-    for cost, time in zip(some, model.times(some), strict=True):
+    for cost, time in zip(costs, model.times(costs), strict=True):
         products = cost.pixels * cost.out_channels * cost.groups * cost.in_channels * cost.taps
         least = 0.0 if cost.kind == "elementwise" else products / peak
         assert time.ms == pytest.approx(least, rel=1e-9)
@@ -175,13 +175,13 @@ def test_no_kernel_is_faster_than_its_products_at_the_peak(some):
 
 @settings(max_examples=examples(50))
 @given(st.lists(kernel_costs, min_size=1, max_size=20))
-def test_kernels_as_columns_take_the_same_times_those_of_the_roofline_among_them(some):
+def test_kernels_as_columns_take_the_same_times_including_kernels_of_the_roofline(costs):
     model = fitted({kind: {"macs": 1e-6, "io_bytes": 1e-6} for kind in ("conv1x1", "conv")})
-    assert [time._replace(origin="fit") for time in model.times(some)] == model.columns(some).kernels("fit")
+    assert [time._replace(origin="fit") for time in model.times(costs)] == model.columns(costs).kernels("fit")
 
 
-def test_trees_multiply_the_terms_by_the_exponential_of_their_leaves_cut_to_their_bound():
-    # One tree: up to 64 output channels 0.5, above −0.25; base 0.1.
+def test_trees_multiply_the_terms_by_the_exponential_of_their_clipped_sum():
+    # One tree: 0.5 for up to 64 output channels, else −0.25; base 0.1.
     trees = Trees(("out_channels",), (0,), (0, 0, 0), (64.0, 0.0, 0.0), (1, 1, 2), (2, 1, 2), (0.0, 0.5, -0.25), 0.1, 1.0)
     for bound, logarithms in ((1.0, [0.6, -0.15]), (0.125, [0.125, -0.125])):
         model = FittedModel(fit({"conv1x1": KernelGroup({"launch": 1.0}, replace(trees, bound=bound))}), CPU)
@@ -191,7 +191,7 @@ def test_trees_multiply_the_terms_by_the_exponential_of_their_leaves_cut_to_thei
 BIG, MED = load_device("mi9").processor("cpu[1large]"), load_device("mi9").processor("cpu[3med]")
 
 
-def test_each_part_is_scaled_by_its_own_ratio_which_is_that_of_what_the_profiles_specify():
+def test_compute_and_memory_times_are_scaled_by_the_ratios_of_the_profiles_specifications():
     times = Times(*(np.array([ms]) for ms in (6.0, 1.0, 3.0, 2.0)))
     assert Ratios(2.0, 3.0).of(times).kernels("relatives") == [KernelTime(13.0, 1.0, 6.0, 6.0, "relatives")]
     ratios = Ratios.between(BIG, MED, "fp32")
@@ -217,24 +217,24 @@ IMAGE, TOKENS = (KernelCost("conv1x1", 32, 32, 1, 1, pixels, 1, 1, 1024) for pix
     [
         (KernelCost("conv1x1", 5, 9, 1, 1, 10, 50, 90, 45), Grain(8, 4, 4), {"outputs": 10 * 16, "macs": 10 * 16 * 8}),
         (KernelCost("depthwise", 1, 1, 20, 9, 10, 200, 200, 180), Grain(8, 4, 4), {"outputs": 10 * 24, "macs": 10 * 24 * 9}),
-        # windows are copied, single positions are not
+        # windows are copied, but not windows of one position
         (WINDOW, Grain(8, 4, 1), {"patch_bytes": 10 * 9 * 16, "patch_rows": 10 * 3}),
         (POINT, Grain(8, 4, 1), {"patch_bytes": 0, "patch_rows": 0}),
         (POINT._replace(stride=4), Grain(8, 4, 1), {"patch_bytes": 10 * 16}),
-        # sums are taken sixteen products at a time
+        # products are summed in steps of sixteen
         (KernelCost("conv1x1", 20, 16, 1, 1, 8, 160, 128, 320), Grain(8, 4, 1), {"deep_macs": 8 * 16 * 32}),
-        # tensor processors compute whole blocks of positions
+        # tensor processors compute full blocks of positions
         (IMAGE, Grain(32, 32, 1), {"block_macs": 16 * 16 * 32 * 32}),
         (IMAGE, Grain(32, 32, 2), {"block_macs": 224 * 32 * 32}),
         (TOKENS, Grain(32, 32, 1), {"block_macs": 256 * 32 * 32}),
         (IMAGE._replace(in_channels=4, out_channels=4, groups=8), Grain(32, 32, 1), {"packed_macs": 16 * 16 * 32 * 32}),
     ],
 )
-def test_work_is_counted_in_what_the_processor_computes_at_once(cost, grain, units):
+def test_work_is_counted_in_units_that_the_processor_computes_at_once(cost, grain, units):
     assert {name: terms.get(name).units(cost, grain) for name in units} == units
 
 
-#: Two trees: pixels up to 10, then channels up to 4; and a single leaf.
+#: Two trees: one splits at 10 pixels, then at 4 channels; the other is a single leaf.
 TREES = Trees(
     *(("pixels", "in_channels"), (0, 5), (0, 1, 0, 0, 0, 0), (10.0, 4.0, 0.0, 0.0, 0.0, 0.0)),
     *((1, 3, 2, 3, 4, 5), (2, 4, 2, 3, 4, 5), (0.0, 0.0, 0.3, 0.1, 0.2, 0.05), -0.5, 1.0),
@@ -242,7 +242,7 @@ TREES = Trees(
 
 
 @given(st.lists(st.tuples(st.integers(1, 20), st.integers(1, 8)), min_size=1, max_size=30))
-def test_trees_are_walked_as_by_hand(rows):
+def test_trees_give_the_values_computed_by_hand(rows):
     pixels, channels = (np.array(item, dtype=float) for item in zip(*rows, strict=True))
     result = TreeModel(TREES)(SimpleNamespace(pixels=pixels, in_channels=channels))
     by_hand = [-0.5 + 0.05 + (0.3 if p > 10 else 0.1 if c <= 4 else 0.2) for p, c in rows]

@@ -1,4 +1,4 @@
-"""Shapes, work and weights of operators, with torch as the oracle where it has them."""
+"""Shapes, work and weights of operators, with torch as the oracle for operators that torch has."""
 
 from math import prod
 
@@ -61,7 +61,7 @@ IMAGE, WINDOW = (1, 6, 4, 8), {"kernel": (2, 2), "stride": (2, 2), "padding": (0
         ("channels_first", [(6, 5, 8)], {"rows": 4}, "is no 4 rows"),
     ],
 )
-def test_what_does_not_fit_is_refused(kind, ins, attrs, reason):
+def test_inputs_and_attributes_that_do_not_fit_are_refused(kind, ins, attrs, reason):
     with pytest.raises(ValueError, match=reason):
         kind_of(kind).shape(ins, attrs)
 
@@ -77,7 +77,7 @@ def graph(**changes):
     return net.graph("g")
 
 
-def test_stated_work_is_the_kernel_and_the_view_launches_none():
+def test_stated_work_is_one_kernel_and_a_view_needs_no_kernel():
     (kernel,) = fuse(graph(), "tflite_cpu")
     assert (kernel.ops, kernel.macs) == (("opaque_1",), 4 * 12 * 7)
     assert (kernel.cost.kind, kernel.cost.reads, kernel.cost.writes, kernel.cost.weights) == ("linear", 28, 84, 48)
@@ -98,29 +98,29 @@ def test_graph_with_any_stated_operator_survives_json(kernel, work, weights, sha
     assert (built.macs, built.params) == (prod(work) if kernel in PRODUCTS else 0, weights)
 
 
-def attending(widths=(8, 8, 12), **attrs):
-    """Queries, keys and values of so many channels, four heads of each, attention and a projection."""
+def attention_graph(widths=(8, 8, 12), **attrs):
+    """Queries, keys and values with `widths` channels and four heads, attention and a projection."""
     parts = [convolution(name, "x", width) for name, width in zip("qkv", widths, strict=True)]
     heads = Op("y", "attention", ("q", "k", "v"), {"heads": 4, "keys": 5, "scale": 0.5, **attrs})
     return OpGraph.build("net", [Op("x", "input", attrs={"shape": (1, 6, 2, 5)}), *parts, heads, convolution("out", "y", 6)], "out")
 
 
-def test_head_is_a_unit_of_queries_keys_and_values_and_its_work_that_of_two_products():
-    graph = attending()
+def test_attention_head_is_one_unit_of_queries_keys_and_values_and_its_work_is_two_products():
+    graph = attention_graph()
     groups = channel_groups(graph)
     ((unit, per),) = groups.pieces["y"]
     assert (groups.units[unit], per) == (4, 3)
     assert groups.pieces["q"] == groups.pieces["k"] == ((unit, 2),)
     assert unit not in groups.frozen
     assert graph.op_macs(graph.by_name["y"]) == 2 * 5 * 5 * (8 + 12)
-    # channels of tokens as pixels are held fast
+    # channels of tokens that become pixels are frozen
     tokens = Net(2, 5, 8)
     groups = channel_groups(OpGraph.build("net", [tokens.ops[0], Op("y", "channels_first", ("input",), {"rows": 2})], "y"))
     assert groups.pieces["y"][0][0] in groups.frozen
 
 
 @pytest.mark.parametrize(
-    ("make", "changes", "noun"),
+    ("make", "changes", "message"),
     [
         (graph, {"kernel": "magic"}, "conv1x1"),
         (graph, {"taps": 0}, "`taps` is 0"),
@@ -129,19 +129,19 @@ def test_head_is_a_unit_of_queries_keys_and_values_and_its_work_that_of_two_prod
         (graph, {"groups": "two"}, "whole number"),
         (graph, {"variant": 3}, "name"),
         (graph, {"shape": (1, 0, 12)}, "empty"),
-        (attending, {"widths": (8, 12, 12)}, "heads do not divide"),
-        (attending, {"widths": (6, 6, 12)}, "heads do not divide"),
-        (attending, {"keys": 4}, "4 keys"),
-        (attending, {"bias": (3, 1, 5, 5)}, "bias"),
-        (attending, {"mask": (1, 5, 5)}, "mask"),
+        (attention_graph, {"widths": (8, 12, 12)}, "heads do not divide"),
+        (attention_graph, {"widths": (6, 6, 12)}, "heads do not divide"),
+        (attention_graph, {"keys": 4}, "4 keys"),
+        (attention_graph, {"bias": (3, 1, 5, 5)}, "bias"),
+        (attention_graph, {"mask": (1, 5, 5)}, "mask"),
     ],
 )
-def test_statement_that_makes_no_sense_is_refused(make, changes, noun):
-    with pytest.raises(StretchError, match=noun):
+def test_inconsistent_statement_of_an_operator_is_refused(make, changes, message):
+    with pytest.raises(StretchError, match=message):
         make(**changes)
 
 
-def test_length_of_channels_keeps_them_and_their_mean_holds_none_of_them():
+def test_norm_over_the_image_keeps_channels_and_the_mean_over_channels_freezes_none():
     net = Net(1, 6, 2, 5)
     net.add("div", (length := net.add("global_l2_norm", keepdims=True)), net.add("channel_mean"))
     graph = net.graph("net")

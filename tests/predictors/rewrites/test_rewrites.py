@@ -22,16 +22,16 @@ def graph(*kinds):
 
 
 @pytest.mark.representatives(4)
-@pytest.mark.parametrize(("kind", "by"), [(kind, by) for kind, others in REPLACEMENTS.items() for by in others])
-def test_one_takes_the_place_of_every_other_and_names_and_shapes_stay(kind, by):
+@pytest.mark.parametrize(("kind", "new"), [(kind, new) for kind, new_kinds in REPLACEMENTS.items() for new in new_kinds])
+def test_activation_is_replaced_everywhere_and_names_and_shapes_stay(kind, new):
     before = graph(kind, "relu", kind)
-    after, done = apply_rewrites(before, [f"{kind}={by}"])
-    assert (done, [op.kind for op in after.ops]) == ((f"{kind}={by}",), ["input", by, "relu", by])
+    after, done = apply_rewrites(before, [f"{kind}={new}"])
+    assert (done, [op.kind for op in after.ops]) == ((f"{kind}={new}",), ["input", new, "relu", new])
     assert OpGraph.build("net", after.ops, after.outputs) == after
     assert [op.name for op in after.ops] == [op.name for op in before.ops]
 
 
-def test_rewrites_follow_each_other_and_a_graph_without_what_is_rewritten_stays():
+def test_rewrites_apply_in_order_and_a_graph_without_a_match_stays_unchanged():
     after, done = apply_rewrites(graph("silu"), ["silu=hard_swish", "gelu=relu", "hard_swish=relu6"])
     assert ([op.kind for op in after.ops], done) == (["input", "relu6"], ("silu=hard_swish", "hard_swish=relu6"))
     before = graph("relu", "tanh")
@@ -53,23 +53,23 @@ def grouped_graph(groups, channels, *, read_twice=False):
     return OpGraph.build("net", ops, ops[-1].name)
 
 
-def test_norm_and_activation_go_along_and_the_result_keeps_its_name():
+def test_norm_and_activation_move_into_the_parts_and_the_result_keeps_its_name():
     before = grouped_graph(4, 8)
     after, done = apply_rewrites(before, [NAME])
     assert (done, after.output, after.macs, after.params) == ((NAME,), "act", before.macs, before.params)
     assert [op.kind for op in after.ops] == ["input", *["slice", "conv", "batch_norm", "relu"] * 4, "concat"]
     assert {owner_of(op) for op in after.ops if op.kind == "conv"} == {"conv"}
     assert not any(is_grouped(after, op) for op in after.ops)
-    # where others read the convolution too, the norm stands behind the concat
+    # if the convolution has further readers, the norm comes after the concat
     after, _ = apply_rewrites(grouped_graph(4, 8, read_twice=True), [NAME])
     assert (after.by_name["conv"].kind, after.by_name["norm"].inputs) == ("concat", ("conv",))
-    # the rewrite is exact, and others are not
+    # only this rewrite is exact
     assert inexact_rewrites([NAME, "relu6=relu", "silu=relu"]) == ("relu6=relu", "silu=relu")
     assert apply_exact_rewrites(before, ["gelu=relu", NAME])[1] == (NAME,)
 
 
 @pytest.mark.parametrize(("groups", "channels"), [(1, 8), (8, 8), (MAX_PARTS * 2, MAX_PARTS * 4)])
-def test_dense_and_depthwise_ones_those_of_too_many_groups_and_one_whose_parts_names_are_taken_stay(groups, channels):
+def test_dense_and_depthwise_convolutions_too_many_groups_and_taken_names_stay_unchanged(groups, channels):
     before, other = grouped_graph(groups, channels), grouped_graph(4, 8)
     taken = OpGraph.build("net", [*other.ops, Op("conv_slice1", "relu", ("act",))], "conv_slice1")
     assert [apply_rewrites(graph, [NAME]) for graph in (before, taken)] == [(before, ()), (taken, ())]
@@ -94,7 +94,7 @@ def ops(gate="sigmoid", image="conv", swapped=False):
 
 @pytest.mark.parametrize("gate", ["sigmoid", "hard_sigmoid"])
 @pytest.mark.parametrize("swapped", [False, True])
-def test_factor_goes_with_all_that_works_it_out(gate, swapped):
+def test_squeeze_and_excitation_is_removed_with_all_its_operators(gate, swapped):
     before = OpGraph.build("net", ops(gate, swapped=swapped), "last")
     after, done = apply_rewrites(before, [SQUEEZE_EXCITE])
     assert (done, [op.name for op in after.ops]) == ((SQUEEZE_EXCITE,), ["x", "conv", "scaled", "last"])
@@ -103,17 +103,17 @@ def test_factor_goes_with_all_that_works_it_out(gate, swapped):
 
 
 @pytest.mark.parametrize(
-    ("made", "ends"),
+    ("ops_before", "ends"),
     [
         # the mean of another image is no squeeze
         ([*ops()[:2], Op("aside", "relu", ("conv",)), *ops(image="aside")[2:]], ("last",)),
-        # something else reads a part of what works the factor out
+        # another operator reads an intermediate result of the factor
         *(([*ops(), Op("other", "tanh", (read,))], ("last", "other")) for read in ("gate", "mean", "fewer")),
         # a product of an image with itself, and a gate without a mean
         ([*ops()[:2], Op("square", "mul", ("conv", "conv"))], ("square",)),
         ([*ops()[:2], Op("gate", "sigmoid", ("conv",)), Op("swish", "mul", ("conv", "gate"))], ("swish",)),
     ],
 )
-def test_what_is_no_factor_of_squeeze_and_excitation_alone_stays(made, ends):
-    graph = OpGraph.build("net", made, ends)
+def test_operators_similar_to_squeeze_and_excitation_stay_unchanged(ops_before, ends):
+    graph = OpGraph.build("net", ops_before, ends)
     assert apply_rewrites(graph, [SQUEEZE_EXCITE]) == (graph, ())
