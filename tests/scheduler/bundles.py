@@ -25,12 +25,12 @@ def onnx_model(nodes, inputs, outputs, weights=(), opset=20):
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
 
 
-#: Of a 3×3 convolution without bias.
+#: Attributes of a 3×3 convolution without bias.
 CONV = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1, 1, 1), "dilation": (1, 1), "groups": 1, "bias": False}
 
 
 def stating(kind, node, attrs=None):
-    """A node that states which operator it is, as those that are exported do."""
+    """The node with its operator stated in metadata, as in exported files."""
     state_operator(node, kind, attrs or {})
     return node
 
@@ -56,7 +56,7 @@ class Builder:
         self.shapes = dict.fromkeys(self.inputs, (self.batch, 3, SIDE, SIDE))
 
     def conv(self, name, segment, processor, read, write, channels):
-        """A 3×3 convolution and a ReLU as a subgraph of its own."""
+        """Add a subgraph with a 3×3 convolution and a ReLU."""
         n, c, h, w = self.shapes[read]
         weight = {f"{name}.w": self.rng.normal(0, 0.3, (channels, c, 3, 3)).astype(np.float32)}
         window = {"kernel_shape": [3, 3], "strides": [1, 1], "pads": [1, 1, 1, 1], "dilations": [1, 1], "group": 1}
@@ -68,7 +68,7 @@ class Builder:
         self._subgraph(name, segment, processor, (read,), {write: (n, channels, h, w)}, nodes, weight, n * channels * h * w * c * 9)
 
     def head(self, name, segment, processor, read, write, classes):
-        """Global mean, flatten, linear."""
+        """Add a subgraph with a global mean, a flatten and a linear layer."""
         n, c, _, _ = self.shapes[read]
         weight = {f"{name}.w": self.rng.normal(0, 0.5, (classes, c)).astype(np.float32)}
         pool = helper.make_node("GlobalAveragePool", [read], [f"{name}.p"], name=f"{name}/pool")
@@ -81,7 +81,7 @@ class Builder:
         self._subgraph(name, segment, processor, (read,), {write: (n, classes)}, nodes, weight, n * classes * c)
 
     def mix(self, name, segment, processor, reads, sums, positives):
-        """Several tensors of one shape added, written as they are and after a ReLU."""
+        """Add a subgraph with two outputs: the sum of tensors of one shape, and its ReLU."""
         shape = self.shapes[reads[0]]
         nodes = [
             stating("add", helper.make_node("Sum", list(reads), [sums], name=f"{name}/sum")),
@@ -112,13 +112,13 @@ class Builder:
         self.files[file] = None
 
     def design(self):
-        """The design of a planner that would have made these subgraphs."""
+        """A design that leads to these subgraphs."""
         segments = []
         for name in dict.fromkeys(s.segment for s in self.subgraphs):
             parts = [s for s in self.subgraphs if s.segment == name]
             kinds = [j.kind for j in self.joins if j.segment == name]
-            usual = {"depth": 1, "entry": "none", "partition": 0, "align": 1}
-            branches = [usual | {"processor": s.processor, "width": self.shapes[s.outputs[0]][1]} for s in parts]
+            defaults = {"depth": 1, "entry": "none", "partition": 0, "align": 1}
+            branches = [defaults | {"processor": s.processor, "width": self.shapes[s.outputs[0]][1]} for s in parts]
             ends = {"start": parts[0].inputs[0], "end": parts[0].outputs[0]}
             segments.append({"name": name, **ends, "branches": branches, "join": (*kinds, "none")[0]})
         return {"model": "tiny", "device": "pixel6", "segments": segments, "version": 1}
@@ -168,7 +168,7 @@ def file_entry(file):
 
 @cache
 def _two_branches(batch, processors, seed):
-    """Its files: many tests need one of their own, and to build it takes longer than to write it."""
+    """Files of the bundle, cached: many tests need a copy, and building takes longer than writing."""
     with TemporaryDirectory() as folder:
         b = Builder(Path(folder), batch, seed)
         b.conv("stem", "stem", processors[0], "x", "t0", 6)

@@ -23,12 +23,12 @@ def bundle(bundle_dir):
 
 @pytest.fixture
 def new_threads():
-    """Threads of sessions that were started during the test; those of earlier tests may still be ending."""
+    """Function that returns session threads started in this test; threads of earlier tests may still be ending."""
     before = set(threads())
     return lambda: set(threads()) - before
 
 
 @pytest.fixture
 def folders(bundles, tmp_path):
-    """Two such bundles of networks with other weights."""
+    """Two two-branch bundles with different weights."""
     return {"a": bundles.two_branches(tmp_path / "a"), "b": bundles.two_branches(tmp_path / "b", seed=1)}

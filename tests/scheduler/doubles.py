@@ -1,4 +1,4 @@
-"""Delegates that run subgraphs as another one does, and have a function of the test decide about each run; inputs of the small bundles and their outputs."""
+"""Delegates for tests that call a hook in place of each run, and inputs and expected outputs of the small bundles."""
 
 import gc
 import threading
@@ -21,7 +21,7 @@ def whole(path, x):
 
 
 def threads():
-    # a session of another test may wait for the collector, which ends its threads
+    # garbage collection ends the threads of unreferenced sessions of other tests
     gc.collect()
     return [thread for thread in threading.enumerate() if thread.name.startswith("nn-stretch")]
 
@@ -35,7 +35,7 @@ class HookedInvocation(Invocation):
 
 
 class Hooked(Delegate):
-    """Has `hook` called in place of each run, with the subgraph's file, what carries the run out, and the outputs."""
+    """Calls `hook` in place of each run, with the subgraph's file, a function that does the run, and the outputs."""
 
     def __init__(self, hook, inner="cpu", falls_back_on=None):
         self.hook, self.inner, self.falls_back_on = hook, delegates.get(inner)(), falls_back_on
@@ -60,7 +60,7 @@ class QueuedInvocation(AsyncInvocation):
 
 
 class HookedQueue(Hooked):
-    """The same behind a command queue: `hook` first gets whether a run is enqueued or waited for."""
+    """Like `Hooked`, but asynchronous: the first argument of `hook` is "enqueue" or "wait"."""
 
     asynchronous = True
 
@@ -77,7 +77,7 @@ class HookedQueue(Hooked):
 
 
 class Gate(Hooked):
-    """ONNX Runtime that waits at a subgraph, or at those of a bundle, until it is let through, and then raises an error once."""
+    """ONNX Runtime that waits at one subgraph, or at all of a bundle, until `open` is set, and then raises `error` once."""
 
     def __init__(self, who=None, error=None):
         super().__init__(self.pass_through)
@@ -95,15 +95,15 @@ class Gate(Hooked):
 
 
 def flaky(armed, *inner):
-    """A delegate of which subgraphs raise the errors, or first call the functions, in a dictionary by their names; `begun` has all that were begun."""
+    """A delegate whose subgraphs raise the errors, or first call the functions, of `armed` by name; `begun` lists all runs."""
 
     def hook(model, run, outputs):
         delegate.begun.append(model.stem)
-        first = armed.get(model.stem)
-        if isinstance(first, BaseException):
-            raise first
-        if first is not None:
-            first()
+        action = armed.get(model.stem)
+        if isinstance(action, BaseException):
+            raise action
+        if action is not None:
+            action()
         run()
 
     delegate = Hooked(hook, *inner)

@@ -11,7 +11,7 @@ FILTERS, CHANNELS, WIDE = 4, 3, 8
 
 
 def conv_onnx(path, shape=(1, CHANNELS, WIDE, WIDE), out=(1, FILTERS, WIDE, WIDE), inputs=1):
-    """A convolution of 3 by 3 with padding, or of the sum of several inputs; a name in a shape leaves an axis open."""
+    """Write a padded 3×3 convolution of one input or of the sum of several; a name in a shape is an open axis."""
     weights = np.random.default_rng(1).standard_normal((FILTERS, CHANNELS, 3, 3)).astype(np.float32)
     names = ["x", "z", "u"][:inputs]
     nodes = [helper.make_node("Sum", names, ["sum"], name="sum")] if inputs > 1 else []
@@ -21,7 +21,7 @@ def conv_onnx(path, shape=(1, CHANNELS, WIDE, WIDE), out=(1, FILTERS, WIDE, WIDE
 
 
 def linear_tflite(path):
-    """A linear layer of 5 to 7 numbers."""
+    """Write a linear layer with 5 inputs and 7 outputs."""
     rng = np.random.default_rng(2)
     weights, bias = rng.standard_normal((7, 5)).astype(np.float32), rng.standard_normal(7).astype(np.float32)
     ends = (("x", [1, 5], 0), ("w", [7, 5], 1), ("b", [7], 2), ("y", [1, 7], 0))

@@ -20,21 +20,21 @@ CPU = Alternative("cpu", (PlannedWork("c", "cpu", "cpu", 25.0, 0.0, ()),))
 PLANS = (BOTH, GPU, CPU)
 
 
-def play(factors, plans=PLANS, rules=None, lasts=1):
-    """Plans that inferences ran, and decisions."""
+def play(factors, plans=PLANS, rules=None, duration=1):
+    """Plan of each inference, and the policy's decisions; a probe ends `lasts` inferences later."""
     policy = Policy(plans, rules)
-    state, ran, decided, looks = policy.begin(), [], [], []
+    state, ran, decided, probes = policy.begin(), [], [], []
     for number, slow in enumerate(factors):
         expected = policy.alternatives[state.current].computing_ms
         ran.append(state.current)
-        happened = [InferenceMeasured(number, state.current, expected, {name: ms * slow.get(name, 1.0) for name, ms in expected.items()})]
-        happened += [
-            ProbeMeasured(number, p.processor, p.expected_ms, p.expected_ms * slow.get(p.processor, 1)) for at, p in looks if at == number
+        events = [InferenceMeasured(number, state.current, expected, {name: ms * slow.get(name, 1.0) for name, ms in expected.items()})]
+        events += [
+            ProbeMeasured(number, p.processor, p.expected_ms, p.expected_ms * slow.get(p.processor, 1)) for at, p in probes if at == number
         ]
-        for event in happened:
+        for event in events:
             state, decision = policy.after(state, event)
             decided += [decision] if decision else []
-            looks += [(number + lasts, decision.probe)] if decision and decision.probe else []
+            probes += [(number + duration, decision.probe)] if decision and decision.probe else []
     return ran, decided
 
 
@@ -49,7 +49,7 @@ def test_contended_processor_is_left_within_six_inferences_and_the_reason_names_
     assert 10 < decided[0].inference < 17
 
 
-def test_processor_that_is_free_again_is_found_and_used():
+def test_processor_that_is_free_again_is_used_again():
     ran, decided = play([{}] * 5 + busy("gpu", 10.0, 30) + [{}] * 80)
     assert (ran[-1], decided[-1].kind) == ("both", "return")
     assert decided[-1].inference - 35 <= 2 * 16 + 1
@@ -57,30 +57,30 @@ def test_processor_that_is_free_again_is_found_and_used():
 
 @pytest.mark.slow
 @given(st.integers(100, 400), st.integers(1, 9))
-def test_looks_at_a_processor_that_stays_contended_become_rare_and_slow_no_inference(count, lasts):
-    ran, decided = play(busy("gpu", 10.0, count), lasts=lasts)
-    looks = [item for item in decided if item.kind == "probe"]
-    assert 1 <= len(looks) <= 4 + count // 64
-    assert (set(ran[10:]), {look.probe.processor for look in looks}) == ({"cpu"}, {"gpu"})
-    # one look at a time
+def test_probes_of_a_processor_that_stays_contended_become_rare_and_slow_no_inference(count, duration):
+    ran, decided = play(busy("gpu", 10.0, count), duration=duration)
+    probes = [item for item in decided if item.kind == "probe"]
+    assert 1 <= len(probes) <= 4 + count // 64
+    assert (set(ran[10:]), {probe.probe.processor for probe in probes}) == ({"cpu"}, {"gpu"})
+    # one probe at a time
     assert all(one.kind != other.kind for one, other in pairwise(decided[1:]))
 
 
 def contended_gpu():
-    """A policy that has left a contended GPU and probes it, its state, and its plan."""
+    """A policy that left a contended GPU and probes it, its state, and the probe."""
     policy = Policy(PLANS)
     state = policy.begin()
     for number in range(60):
         expected = policy.alternatives[state.current].computing_ms
-        took = {name: 10 * ms if name == "gpu" else ms for name, ms in expected.items()}
-        state, decision = policy.after(state, InferenceMeasured(number, state.current, expected, took))
+        measured = {name: 10 * ms if name == "gpu" else ms for name, ms in expected.items()}
+        state, decision = policy.after(state, InferenceMeasured(number, state.current, expected, measured))
         if decision is not None and decision.probe is not None:
             return policy, state, decision.probe
     raise AssertionError
 
 
 @pytest.mark.parametrize("ms", [nan, inf, 0.0, -1.0])
-def test_probe_that_fails_leaves_its_processor_contended_and_is_repeated_later(ms):
+def test_failed_probe_leaves_its_processor_contended_and_is_repeated_later(ms):
     policy, state, probe = contended_gpu()
     after, decision = policy.after(state, ProbeMeasured(60, "gpu", probe.expected_ms, ms))
     gpu = after.observed["gpu"]
@@ -89,7 +89,7 @@ def test_probe_that_fails_leaves_its_processor_contended_and_is_repeated_later(m
 
 
 @given(st.lists(st.dictionaries(st.sampled_from(["cpu", "gpu"]), st.sampled_from([1.0, 1.3, 2.0, 8.0])), max_size=120))
-def test_every_move_goes_to_the_plan_that_takes_least_and_saves_enough(factors):
+def test_every_move_goes_to_the_fastest_plan_and_saves_at_least_the_gain(factors):
     rules = AdaptationRules()
     for item in play(factors, rules=rules)[1]:
         expected = {plan.name: plan.expected_ms(item.factors) for plan in PLANS}
@@ -99,7 +99,7 @@ def test_every_move_goes_to_the_plan_that_takes_least_and_saves_enough(factors):
             assert expected[item.after] <= min(expected.values()) / (1 - rules.gain) + 1e-9
 
 
-def test_inference_that_began_before_the_last_decision_decides_nothing():
+def test_inference_that_began_before_the_last_decision_causes_no_decision():
     policy = Policy(PLANS)
     state = replace(policy.begin(), current="cpu")
     for number in range(9):
@@ -109,7 +109,7 @@ def test_inference_that_began_before_the_last_decision_decides_nothing():
 
 
 @pytest.mark.parametrize(
-    ("rules", "noun"),
+    ("rules", "message"),
     [
         *(
             ({key: value}, key)
@@ -121,31 +121,31 @@ def test_inference_that_began_before_the_last_decision_decides_nothing():
         *(({"prefer": "deadline", "deadline_ms": ms}, "positive and finite") for ms in (0.0, nan)),
     ],
 )
-def test_rules_that_contradict_each_other_are_refused(rules, noun):
-    with pytest.raises(UsageError, match=noun):
+def test_rules_that_contradict_each_other_are_refused(rules, message):
+    with pytest.raises(UsageError, match=message):
         AdaptationRules(**rules)
 
 
-#: The GPU takes far less power, and both together are the quickest.
+#: The GPU takes far less power, and both processors together are the fastest.
 POWERED = tuple(replace(plan, watts={"cpu": 4.0, "gpu": 1.0}) for plan in PLANS)
 ENERGY, WITHIN = AdaptationRules(prefer="energy"), AdaptationRules(prefer="deadline", deadline_ms=22.0)
 factors = st.fixed_dictionaries({name: st.floats(1, 12) for name in ("cpu", "gpu")})
 
 
 @given(factors, st.sampled_from([ENERGY, WITHIN, AdaptationRules(prefer="deadline", deadline_ms=60.0)]))
-def test_plan_that_is_chosen_keeps_the_deadline_if_any_does_and_takes_least_energy_up_to_the_gain(slow, rules):
+def test_chosen_plan_keeps_the_deadline_if_possible_and_takes_the_least_energy_up_to_the_gain(slow, rules):
     policy = Policy(POWERED, rules)
     state = policy.begin()
     for number in range(40):
         expected = policy.alternatives[state.current].computing_ms
         measured = {name: ms * slow[name] for name, ms in expected.items()}
         state, _ = policy.after(state, InferenceMeasured(number, state.current, expected, measured))
-        known = {name: exp(item.mean) for name, item in state.observed.items() if item.contended}
-        keeping = [item for item in POWERED if item.expected_ms(known) <= (rules.deadline_ms or inf)]
+        slowdowns = {name: exp(item.mean) for name, item in state.observed.items() if item.contended}
+        keeping = [item for item in POWERED if item.expected_ms(slowdowns) <= (rules.deadline_ms or inf)]
         if keeping:
             assert (present := policy.alternatives[state.current]) in keeping
-            least = min(item.expected_mj(known) for item in keeping)
-            assert present.expected_mj(known) * (1 - rules.gain) <= least + 1e-9
+            least = min(item.expected_mj(slowdowns) for item in keeping)
+            assert present.expected_mj(slowdowns) * (1 - rules.gain) <= least + 1e-9
 
 
 def test_energy_needs_the_power_of_every_processor_that_computes():
@@ -154,7 +154,7 @@ def test_energy_needs_the_power_of_every_processor_that_computes():
 
 
 @given(chains, st.dictionaries(st.sampled_from(PROCESSORS), st.floats(0.2, 20)))
-def test_chain_takes_what_the_simulation_of_slower_processors_says(network, factors):
+def test_expected_time_of_a_chain_equals_the_simulation_with_slower_processors(network, factors):
     plan, places, times = network
     slower = {
         name: type(time)(

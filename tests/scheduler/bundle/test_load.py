@@ -1,4 +1,4 @@
-"""Bundles as they are read, from an untrusted folder, and statements of manifest and TFLite file other than the graph."""
+"""Loading bundles from untrusted folders, and what manifest and TFLite file state in addition to the graph."""
 
 import contextlib
 import copy
@@ -32,7 +32,7 @@ from tests.scheduler.tflite_files import changed, small_source
 
 
 def edited(change):
-    """A change of a bundle's manifest."""
+    """A change of a bundle folder: `change` edits the manifest as plain data."""
     return lambda folder: edit(folder, change)
 
 
@@ -47,7 +47,7 @@ MEASURED = {
 
 
 def stating(**more):
-    """A change of the manifest, or of what it says of the model."""
+    """A change of keys of the manifest, or of its `model` for `preprocessing`."""
     return edited(lambda m: (m["model"] if "preprocessing" in more else m).update(more))
 
 
@@ -57,12 +57,12 @@ def older(manifest):
 
 
 def with_manifest(text):
-    """A change of the manifest to some bytes."""
+    """A change that replaces the manifest by bytes."""
     return lambda folder: (folder / "bundle.json").write_bytes(text)
 
 
 def with_file(name):
-    """A change of the path of the stem's file."""
+    """A change of the path of the stem's file in the manifest."""
 
     def change(manifest):
         manifest["files"][name] = manifest["files"]["stem.onnx"]
@@ -80,13 +80,13 @@ def in_place_of(name, make):
 
 
 def linked_out(folder):
-    """The right content, outside."""
+    """Move a file out of the folder and link to it."""
     outside = shutil.move(folder / "stem.onnx", folder.parent / "outside.onnx")
     (folder / "stem.onnx").symlink_to(outside)
 
 
 def flipped(folder):
-    """A file of equal size."""
+    """Flip one bit of a file, whose size stays."""
     data = bytearray((folder / "head.onnx").read_bytes())
     data[-20] ^= 1
     (folder / "head.onnx").write_bytes(data)
@@ -102,13 +102,13 @@ def other_end(proto):
 
 
 @pytest.mark.parametrize(
-    ("change", "noun"),
+    ("change", "message"),
     [
-        # a manifest that is none
+        # content that is no manifest
         *((with_manifest(text), "bundle") for text in (b"", b"{", b"[]", b"null", b'{"schema": 2}', b'{"schema": "one"}', b"[" * 100_000)),
         *(
-            (with_manifest(text), noun)
-            for text, noun in ((b'{"schema": 0}', "bundle"), (b"\xff", "bundle"), (b" " * 2**25, "is larger than"))
+            (with_manifest(text), message)
+            for text, message in ((b'{"schema": 0}', "bundle"), (b"\xff", "bundle"), (b" " * 2**25, "is larger than"))
         ),
         (edited(older), "schema 1.*stretch export"),
         (stating(schema=99, wings=2), "schema 99"),
@@ -131,7 +131,7 @@ def other_end(proto):
             for name in ("stem.onnx", "model.onnx", "controls/original.onnx")
         ),
         (lambda folder: rewrite(folder, "head.onnx", other_end), r"head\.onnx.*`other` \[1, 5\].*`y` \[1, 5\]"),
-        # shares that are none, and runs in no known precision
+        # shares out of range, and a run in an unknown precision
         *((stating(agreement=MEASURED | wrong), "agreement") for wrong in ({"value": 1.5}, {"low": -0.1}, {"images": 0}, {"error": "nan"})),
         *((stating(agreement=MEASURED | wrong), "agreement") for wrong in ({"source": "guessed"}, {"more": 1})),
         *(
@@ -154,9 +154,9 @@ def other_end(proto):
         ),
     ],
 )
-def test_folder_that_contradicts_its_manifest_is_refused_before_anything_runs(bundle_dir, change, noun):
+def test_folder_that_contradicts_its_manifest_is_refused_before_anything_runs(bundle_dir, change, message):
     change(bundle_dir)
-    with pytest.raises(StretchError, match=noun):
+    with pytest.raises(StretchError, match=message):
         load_bundle(bundle_dir, check_hashes=change is flipped)
 
 
@@ -169,7 +169,7 @@ def rewrite(folder, name, change):
 
 
 def external(bundle_dir, location):
-    """Move the stem's weights into a file of their own, ``stem.data``, and say that they are at a location."""
+    """Move the stem's weights to ``stem.data``, and state `location` as their file."""
 
     def move(proto):
         weights = proto.graph.initializer[0]
@@ -190,13 +190,13 @@ def test_weights_in_a_hashed_file_of_the_bundle_are_accepted_and_a_link_that_sta
     assert load_bundle(bundle_dir, check_hashes=True)
 
 
-def test_all_subgraphs_together_are_bounded_too(bundle_dir, monkeypatch):
+def test_total_work_of_all_subgraphs_is_bounded(bundle_dir, monkeypatch):
     monkeypatch.setattr("scheduler.bundle.problems.MAX_WORK", 1000)
     with pytest.raises(StretchError, match=r"its subgraphs take .* multiply-accumulates"):
         load_bundle(bundle_dir)
 
 
-def test_operator_of_compiled_code_is_left_to_who_trusts_it(bundle_dir):
+def test_operator_with_compiled_code_is_accepted_only_in_a_stated_context_file(bundle_dir):
     (bundle_dir / "code.onnx").write_bytes((bundle_dir / "stem.onnx").read_bytes())
     edit(bundle_dir, lambda m: m.update(contexts={"sm8550": {"stem": "code.onnx"}}))
 
@@ -211,7 +211,7 @@ def test_operator_of_compiled_code_is_left_to_who_trusts_it(bundle_dir):
 
 
 @pytest.mark.linux
-def test_held_folder_stays_itself_when_another_takes_its_name_and_is_not_free_to_be_removed_until_it_is_let_go(tmp_path):
+def test_open_folder_stays_the_same_after_a_rename_and_is_locked_until_closed(tmp_path):
     def folder(text):
         (tmp_path / "a").mkdir()
         (tmp_path / "a" / "f").write_text(text)
@@ -257,7 +257,7 @@ def tensor(data, name):
         (lambda m: tensor(m, "s2.cpu.y").update(shape=[1, 7, 8, 8]), "adds tensors of different shapes"),
         (lambda m: tensor(m, "s1.cpu.y").update(dtype="int8"), "differ in type or layout"),
         (lambda m: m["joins"][0].update(kind="glue"), "join `s1.join` meets by `glue`, known are concat, rows, sum"),
-        # A join of designs that is none of bundles: its convolutions belong to the branches.
+        # A join of designs but not of bundles: in a bundle, its convolutions are part of the branches.
         (lambda m: m["joins"][0].update(kind="project"), "meets by `project`, known are concat, rows, sum"),
         (lambda m: m["joins"][0].update(inputs=["s1.cpu.y"]), "two or more different tensors"),
         (lambda m: m["joins"][0].update(inputs=["s1.cpu.y", "s1.cpu.y"]), "two or more different tensors"),
@@ -294,7 +294,7 @@ CHECKS = {"tolerance": 1e-4, "max_error": 2e-6, "errors": {"model": 2e-6, "s1.cp
 
 @pytest.fixture(scope="module")
 def stated(tmp_path_factory):
-    """A manifest as plain data, with figures and checks."""
+    """A manifest as plain data, with predictions and checks."""
     data = msgspec.json.decode((two_branches(tmp_path_factory.mktemp("stated") / "b") / "bundle.json").read_bytes())
     return data | {"predicted": PREDICTED, "checks": CHECKS}
 
@@ -303,7 +303,7 @@ def problems_stated(data):
     return list(statement_problems(msgspec.convert(data, Manifest)))
 
 
-def test_share_by_a_way_to_divide_of_another_package_and_a_branch_that_was_moved_are_no_problem(stated):
+def test_share_of_another_packages_division_and_a_moved_branch_are_no_problem(stated):
     data = copy.deepcopy(stated)
     data["design"]["segments"][1]["branches"][0]["cut_outs"] = [0, 8]
     data["subgraphs"][2]["processor"] = "cpu"
@@ -350,53 +350,53 @@ def test_share_by_a_way_to_divide_of_another_package_and_a_branch_that_was_moved
     ],
 )
 def test_impossible_statement_of_the_manifest_is_a_problem(stated, path, value, problem):
-    at = data = copy.deepcopy(stated)
+    parent = data = copy.deepcopy(stated)
     for key in path[:-1]:
-        at = at[key]
-    at[path[-1]] = value
+        parent = parent[key]
+    parent[path[-1]] = value
     found = "\n".join(problems_stated(data))
     assert any(part in found for part in problem.split("|")), found
 
 
-#: Sides up to one to ten; larger pictures may be too large after the resize.
+#: Sides of images with aspect ratios up to 1:10; larger images may be too large after the resize.
 SIDES = st.integers(200, 2000)
 
 
 @given(width=SIDES, height=SIDES, wide=st.integers(1, 400), high=st.integers(1, 400), crop=st.floats(0.5, 1), squash=st.booleans())
-def test_resized_picture_always_holds_the_crop(width, height, wide, high, crop, squash):
-    read = msgspec.structs.replace(IMAGENET, crop=crop, squash=squash)
-    assert (np.array(read.resized_size(width, height, (wide, high))) >= (wide, high)).all()
+def test_resized_image_is_never_smaller_than_the_crop(width, height, wide, high, crop, squash):
+    preprocessing = msgspec.structs.replace(IMAGENET, crop=crop, squash=squash)
+    assert (np.array(preprocessing.resized_size(width, height, (wide, high))) >= (wide, high)).all()
 
 
 @pytest.mark.parametrize(
-    ("read", "picture", "resized"),
+    ("preprocessing", "picture", "resized"),
     [
         (Preprocessing(), (500, 400), (320, 256)),
         (Preprocessing(crop=224 / 232), (400, 500), (232, 290)),
         (Preprocessing(crop=224 / 248, squash=True), (500, 400), (248, 248)),
         (Preprocessing(size=300), (500, 400), (375, 300)),
-        # too small for the model or too large for the memory
+        # too small for the model, or too large for memory
         (Preprocessing(size=200), (500, 400), "shorter side of 200"),
         (Preprocessing(size=16384), (20_000, 1_000), "too large"),
         (Preprocessing(crop=0.01), (20_000, 1_000), "too large"),
     ],
 )
-def test_resized_sizes_are_the_expected_ones_or_refused(read, picture, resized):
+def test_image_is_resized_to_the_expected_size_or_refused(preprocessing, picture, resized):
     with pytest.raises(StretchError, match=resized) if isinstance(resized, str) else contextlib.nullcontext():
-        assert read.resized_size(*picture, (224, 224)) == resized
+        assert preprocessing.resized_size(*picture, (224, 224)) == resized
 
 
 def prepared(folder, value):
-    """A bundle that states a preprocessing."""
+    """A bundle with a stated preprocessing."""
     bundle = two_branches(folder / "bundle")
     edit(bundle, lambda m: m["model"].update(preprocessing=value))
     return bundle
 
 
-def test_bundle_has_its_preprocessing_and_an_older_one_without_loads(tmp_path):
-    read = Preprocessing((0.5, 0.4, 0.3), (0.1, 0.2, 0.3), 0.9, interpolation="bicubic", channels="bgr", range=255)
-    bundle = prepared(tmp_path, msgspec.to_builtins(read))
-    assert load_bundle(bundle).manifest.model.preprocessing == read
+def test_bundle_keeps_its_preprocessing_and_an_older_bundle_without_one_loads(tmp_path):
+    preprocessing = Preprocessing((0.5, 0.4, 0.3), (0.1, 0.2, 0.3), 0.9, interpolation="bicubic", channels="bgr", range=255)
+    bundle = prepared(tmp_path, msgspec.to_builtins(preprocessing))
+    assert load_bundle(bundle).manifest.model.preprocessing == preprocessing
     assert verify_bundle(bundle).ok
     [problem] = verify_bundle(prepared(tmp_path / "small", {"size": 3})).problems
     assert "to 3, the model reads 8×8" in problem
@@ -431,7 +431,7 @@ def test_rows_are_cut_along_the_axis_of_the_layout(layout, shape, axis):
     assert cut_shape(shape, None) == shape
 
 
-def test_subgraph_reads_its_rows_in_one_piece_and_in_the_order_of_its_inputs():
+def test_subgraph_reads_contiguous_rows_in_the_order_of_its_inputs():
     def entry(inputs, rows):
         return SubgraphEntry("s", "s", "cpu", "s.onnx", inputs, ("y",), 0, rows)
 
@@ -450,12 +450,12 @@ def bundle(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def whole(bundle):
+def tflite_file(bundle):
     return write_tflite(bundle)
 
 
-def test_signatures_are_the_subgraphs_and_joins_of_the_bundle_in_nhwc_without_transpositions(bundle, whole, tmp_path):
-    (tmp_path / "m.tflite").write_bytes(whole)
+def test_tflite_signatures_are_the_bundles_subgraphs_and_joins_in_nhwc_without_transpositions(bundle, tflite_file, tmp_path):
+    (tmp_path / "m.tflite").write_bytes(tflite_file)
     file, manifest = load_tflite(tmp_path / "m.tflite"), bundle.manifest
     shapes = {t.name: t.shape for t in manifest.tensors}
     for sub in manifest.subgraphs:
@@ -468,10 +468,10 @@ def test_signatures_are_the_subgraphs_and_joins_of_the_bundle_in_nhwc_without_tr
     assert {t.layout for t in file.plan.tensors} == {"NHWC", "NC"}
     codes = {step.name: [code for _, code in file.operators(step.name)] for step in (*manifest.subgraphs, *manifest.joins)}
     assert (codes.pop("s1.join"), codes.pop("s2.join")) == (["CONCATENATION"], ["ADD"])
-    assert not any("TRANSPOSE" in some for some in codes.values())
+    assert not any("TRANSPOSE" in operators for operators in codes.values())
 
 
-def test_file_without_its_plan_or_of_another_bundle_or_plan_is_refused(whole, bundle, tmp_path):
+def test_tflite_file_without_plan_or_of_another_bundle_or_plan_is_refused(tflite_file, bundle, tmp_path):
     source = small_source(tmp_path)
 
     def spoil_plan(model):
@@ -483,16 +483,16 @@ def test_file_without_its_plan_or_of_another_bundle_or_plan_is_refused(whole, bu
 
     content = graphs.tflite_bytes(source.graph, source)
     moved = [msgspec.structs.replace(t, shape=(1, 4, 4, 3)) if t.name == "x" else t for t in graphs.plan_of(source.graph).tensors]
-    for data, noun in (
+    for data, message in (
         (changed(content, lambda model: model.pop("metadata")), "no plan"),
         (changed(content, spoil_plan), "damaged"),
         (written(schema=99), "schema 99"),
         (graphs.tflite_bytes(source.graph, source, graphs.plan_of(source.graph, "other")), "not the subgraphs and joins"),
         (written(tensors=tuple(moved)), "the tensors that its plan states"),
     ):
-        with pytest.raises(StretchError, match=noun):
+        with pytest.raises(StretchError, match=message):
             parse_tflite(data, tmp_path)
-    file = parse_tflite(whole, tmp_path)
+    file = parse_tflite(tflite_file, tmp_path)
     with pytest.raises(StretchError, match="no signature `s9`") as error:
         file.ends("s9")
     assert "s1.gpu" in error.value.hint

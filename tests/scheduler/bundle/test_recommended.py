@@ -27,7 +27,7 @@ def recommending(folder, recommended, **changes):
         ("sequential_same_macs", "controls/sequential_same_macs.onnx", "gpu"),
     ],
 )
-def test_recommended_network_runs_on_its_processor_and_gives_what_its_file_gives(bundle_dir, recommended, file, processor):
+def test_recommended_network_runs_on_its_processor_with_the_outputs_of_its_file(bundle_dir, recommended, file, processor):
     bundle = as_recommended(recommending(bundle_dir, recommended, predicted={"sequential_same_macs_processor": "gpu"}))
     assert list(graph_problems(bundle.manifest)) == []
     x = random_input(bundle)
@@ -40,7 +40,7 @@ def test_recommended_network_runs_on_its_processor_and_gives_what_its_file_gives
 
 
 @pytest.mark.parametrize("recommended", ["branched", "no clear winner"])
-def test_bundle_that_recommends_branches_or_nothing_stays_as_it_is(bundle_dir, recommended):
+def test_bundle_that_recommends_branches_or_nothing_stays_unchanged(bundle_dir, recommended):
     bundle = recommending(bundle_dir, recommended)
     assert as_recommended(bundle) is bundle
 

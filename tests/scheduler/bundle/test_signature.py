@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 
 
 def write_keys(folder, name, private=None):
-    """Files of a new key: the private and the public one."""
+    """Write a new key pair; return the private and the public file."""
     private, pem = private or ed25519.Ed25519PrivateKey.generate(), serialization.Encoding.PEM
     current, shown = folder / f"{name}.pem", folder / f"{name}.pub"
     current.write_bytes(private.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
@@ -39,7 +39,7 @@ def test_replaced_file_with_a_new_hash_is_complete_but_not_signed(bundle_dir, ke
     assert "not signed" in verify_bundle(bundle_dir, [keys[1]]).problems[0]
 
 
-def test_one_of_several_keys_is_enough_and_another_alone_is_not(bundle_dir, keys, tmp_path):
+def test_one_matching_key_of_several_is_enough_and_a_wrong_key_is_not(bundle_dir, keys, tmp_path):
     other = write_keys(tmp_path, "other")
     sign_bundle(bundle_dir, keys[0])
     assert load_bundle(bundle_dir, trust=[other[1], keys[1]]).signer == fingerprint(public_key(keys[1]))
@@ -72,14 +72,14 @@ def test_invalid_key_and_damaged_bundle_are_refused_and_nothing_is_written(bundl
             with pytest.raises(StretchError, match=re.escape(str(wrong))):
                 use(bundle_dir, wrong)
     assert sorted(os.listdir(bundle_dir)) == before
-    # nor is a damaged bundle signed
+    # a damaged bundle is not signed either
     (bundle_dir / "stem.onnx").write_bytes(b"x")
     with pytest.raises(StretchError, match=r"stem\.onnx has 1 bytes"):
         sign_bundle(bundle_dir, keys[0])
     assert not (bundle_dir / SIGNATURE).exists()
 
 
-def test_keys_of_openssl_fit(bundle_dir, tmp_path):
+def test_keys_of_openssl_are_accepted(bundle_dir, tmp_path):
     current, shown = tmp_path / "key.pem", tmp_path / "key.pub"
     try:
         subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", current], check=True, capture_output=True)

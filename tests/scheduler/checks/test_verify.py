@@ -16,7 +16,7 @@ from tests.scheduler.doubles import Hooked, numbers, whole
 
 
 def change_weight(folder, file, factor, name=None):
-    """Multiply the weights of a name, or all, and state the file's new hash."""
+    """Multiply the weights called `name`, or all weights, and update the file's hash."""
     model = onnx.load(folder / file)
     for weight in model.graph.initializer:
         if name in (None, weight.name):
@@ -25,13 +25,13 @@ def change_weight(folder, file, factor, name=None):
     mutations.hashed(folder, file)
 
 
-@pytest.mark.parametrize(("factor", "fine"), [(1, True), (1 + 1e-7, True), (1.5, False), (np.nan, False)])
-def test_subgraph_with_other_weights_than_the_whole_model_is_found_even_if_hashed(bundle_dir, factor, fine):
+@pytest.mark.parametrize(("factor", "ok"), [(1, True), (1 + 1e-7, True), (1.5, False), (np.nan, False)])
+def test_subgraph_with_other_weights_than_the_whole_model_is_found_despite_a_matching_hash(bundle_dir, factor, ok):
     change_weight(bundle_dir, "s2.gpu.onnx", factor)
     result = verify.verify_bundle(bundle_dir)
-    assert result.ok == fine
-    assert (result.problems == ()) == fine == (result.max_error is not None and result.max_error <= verify.TOLERANCE)
-    assert fine or ("NaN" if np.isnan(factor) else "differ from model.onnx") in result.problems[0]
+    assert result.ok == ok
+    assert (result.problems == ()) == ok == (result.max_error is not None and result.max_error <= verify.TOLERANCE)
+    assert ok or ("NaN" if np.isnan(factor) else "differ from model.onnx") in result.problems[0]
 
 
 def test_subgraph_that_does_not_load_is_a_problem_or_one_sentence(bundle_dir):
@@ -58,7 +58,7 @@ def test_truncated_tflite_file_is_a_problem(bundle_dir, tmp_path):
 
 
 def wrong(subgraph, change):
-    """ONNX Runtime, whose results for one subgraph are then changed."""
+    """ONNX Runtime with changed results of one subgraph."""
 
     def hook(model, run, outputs):
         run()
@@ -75,7 +75,7 @@ def judged(path, subgraph=None, change=None):
 
 
 @pytest.mark.parametrize(
-    ("change", "noun"),
+    ("change", "message"),
     [
         *((change, "off by") for change in (lambda y: y * 1.86, lambda y: y * 0.99, lambda y: y * 0, lambda y: -y)),
         (lambda y: y[:, ::-1].copy(), "off by"),
@@ -83,11 +83,11 @@ def judged(path, subgraph=None, change=None):
     ],
 )
 @pytest.mark.parametrize("subgraph", ["s1.gpu", "s2.gpu"])
-def test_delegate_that_computes_something_else_is_named_with_the_subgraph(bundle_dir, subgraph, change, noun):
-    with pytest.raises(StretchError, match=f"`{subgraph}` on processor `gpu` \\(delegate `reference`\\).*{noun}") as caught:
+def test_delegate_with_wrong_results_is_named_with_the_subgraph(bundle_dir, subgraph, change, message):
+    with pytest.raises(StretchError, match=f"`{subgraph}` on processor `gpu` \\(delegate `reference`\\).*{message}") as caught:
         judged(bundle_dir, subgraph, change)
     assert "--map gpu=cpu" in caught.value.hint
-    # sums in another order are no other numbers
+    # rounding differences of sums in another order are no error
     assert judged(bundle_dir, subgraph, lambda y: y * np.float32(1 + 1e-5)).error < TOLERANCES["fp32"]
 
 
@@ -108,7 +108,7 @@ def test_weights_that_were_changed_everywhere_differ_from_the_stored_sample(bund
         judged(bundle_dir)
 
 
-def test_lower_precision_is_allowed_its_rounding_and_no_more(bundles, bundle_dir):
+def test_lower_precision_may_differ_only_by_its_rounding(bundles, bundle_dir):
     bundles.edit(bundle_dir, lambda m: [s.update(precision="fp16") for s in m["subgraphs"] if s["name"] == "s1.gpu"])
     half = wrong("s1.gpu", lambda y: y * 1.02)
     half.precisions = ("fp32", "fp16")
@@ -120,7 +120,7 @@ def test_lower_precision_is_allowed_its_rounding_and_no_more(bundles, bundle_dir
         judged(bundle_dir, "s1.gpu", lambda y: y * 1.1)
 
 
-def test_fp32_subgraph_before_a_rounded_one_is_held_to_fp32(bundles, bundle_dir):
+def test_fp32_subgraph_before_a_rounded_one_is_checked_with_the_fp32_tolerance(bundles, bundle_dir):
     bundles.edit(bundle_dir, lambda m: [s.update(precision="fp16") for s in m["subgraphs"] if s["name"] == "head"])
     with pytest.raises(StretchError, match=r"`s1.gpu` .* is off by 0.02 of its largest element"):
         judged(bundle_dir, "s1.gpu", lambda y: y * 1.02)
@@ -130,7 +130,7 @@ X = numbers()
 
 
 @pytest.mark.parametrize("size", [1, 5, 64, 65, 1000])
-def test_output_of_before_has_no_problem_and_survives_json(size):
+def test_unchanged_output_is_no_problem_and_the_sample_survives_json(size):
     y = numbers(size, (1, size))
     sample = verify.read_sample({verify.KEY: msgspec.json.decode(msgspec.json.encode(verify.Sample.of(X, y, 0)))})
     assert len(sample.values) == min(size, verify.MAX_VALUES)
@@ -146,12 +146,12 @@ def test_output_of_before_has_no_problem_and_survives_json(size):
         (lambda y: y[:, :-1], "has an output of 999 numbers, 1000 when"),
     ],
 )
-def test_other_output_is_a_problem(change, message):
+def test_changed_output_is_a_problem(change, message):
     y = numbers(1, (1, 1000))
     assert message in verify.Sample.of(X, y, 0).problem(X, change(y))
 
 
-def test_bundle_may_lack_a_sample_and_a_damaged_one_is_refused():
+def test_bundle_may_lack_a_sample_but_a_damaged_sample_is_refused():
     assert verify.read_sample({}) is None
     for garbage in (1, {"seed": "x"}, {"seed": 0, "input_sha256": "", "size": 1, "values": ["a"]}):
         with pytest.raises(StretchError, match=r"`checks\.sample` of the bundle is damaged"):

@@ -1,4 +1,4 @@
-"""Operator graphs of one kind with random shapes, their weights, and files of them; files of one node as other exporters write it."""
+"""Random operator graphs per kind with weights, their ONNX and TFLite files, and single-node files of other exporters."""
 
 import math
 
@@ -14,11 +14,11 @@ from scheduler.bundle.manifest import SubgraphEntry, Tensor, TflitePlan
 from scheduler.bundle.tflite_file import METADATA, SCHEMA, nhwc
 from tests.scheduler.bundles import onnx_model
 
-#: Every kind, and those that compute something.
+#: All kinds, and the kinds that compute something.
 ALL_KIND_NAMES = sorted(name for name in kinds if name != "input" and not kind_of(name).stated)
 KIND_NAMES = [name for name in ALL_KIND_NAMES if not kind_of(name).identity]
 
-#: Kinds that `stretch export` writes in TFLite; it refuses the others by name.
+#: Kinds that `stretch export` cannot write in TFLite and refuses by name, and the kinds that it writes.
 NO_TFLITE = ("attention", "channel_mean", "channels_first", "div", "global_l2_norm", "group_norm", "rearrange", "roll", "subsample")
 TFLITE_KIND_NAMES = [name for name in KIND_NAMES if name not in NO_TFLITE]
 
@@ -38,7 +38,7 @@ def windows(draw, kind):
         # Torch allows pads of at most half a window.
         dilation = (1, 1)
         high, left = (draw(st.integers(0, kernel[axis] // 2)) for axis in (0, 1))
-        top, bottom = draw(st.sampled_from([(high, high), (high, high), (high, 0), (0, high)]))  # a band is padded where the image ends
+        top, bottom = draw(st.sampled_from([(high, high), (high, high), (high, 0), (0, high)]))  # bands are padded at image borders only
         padding = (top, left, bottom, left)
         more = {"ceil_mode": draw(st.booleans())}
     smallest = [max(1, dilation[a] * (kernel[a] - 1) + 1 - padding[a] - padding[a + 2]) for a in (0, 1)]
@@ -59,7 +59,7 @@ def attentions(draw, side):
 
 @st.composite
 def attributes(draw, kind):
-    """Attributes of a kind for six channels, and the image's height and width."""
+    """Height and width of an image, and attributes of a kind for six channels."""
     side = [draw(sizes), draw(sizes)]
     if kind in ("conv", "max_pool", "avg_pool"):
         return draw(windows(kind))
@@ -146,7 +146,7 @@ def plan_of(graph, name="case"):
 
 
 def tflite_bytes(graph, source, plan=None, half=False):
-    """A TFLite file of one signature, called ``case``."""
+    """Content of a TFLite file with one signature, ``case``."""
     from stretch.export.tflite import to_tflite
     from stretch.operators.formats.tflite import Writer
 
@@ -176,17 +176,17 @@ def run(delegate, path, graph, x):
 
 
 def output_of(delegate, path, shape, x):
-    # NaN, so that an element which is not written shows.
+    # With NaN, an element that is not written fails the comparison.
     output = np.full(shape, np.nan, np.float32)
     delegate.compile(path).run([x], [output])
     return output
 
 
 def save_node(path, op, shape, *constants, **attrs):
-    """Write a model of one node, called ``node``, that reads an input and constants; returns the shape of its output."""
+    """Write a model with one node, ``node``, that reads an input and constants; return the shape of its output."""
     stored = {f"c{number}": np.asarray(array) for number, array in enumerate(constants) if array is not None}
     reads = ["x", *("" if array is None else f"c{number}" for number, array in enumerate(constants))]
-    # Before opset 22 the inference counts pooling windows that start in the padding; no runtime computes them.
+    # Before opset 22, shape inference counts pooling windows that start in the padding, which no runtime computes.
     model = onnx_model([helper.make_node(op, reads, ["y"], name="node", **attrs)], {"x": shape}, {"y": None}, stored, 22)
     inferred = shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
     onnx.save(helper.make_model(inferred.graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(path))
@@ -204,7 +204,7 @@ def loaded(module, weights):
 
 
 def computed(graph, weights, x):
-    """Every operator in torch, whose modules have the weights, results and products that the graph states."""
+    """Results of every operator in torch; asserts the weights, output shapes and MACs that the graph states."""
     import torch
 
     from stretch.operators.lowerings import make_module

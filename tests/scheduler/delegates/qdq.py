@@ -1,4 +1,4 @@
-"""Small int8 models with known scales, written by hand, and broken installations of onnxruntime-qnn."""
+"""Small int8 models with known scales, written by hand, and a runner for code in a new interpreter."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ def weights(seed=0, shape=(4, 3, 3, 3)):
 
 
 def save_conv(path, name="s1.dsp", y_scale=Y_SCALE, op="Conv"):
-    """Float in, quantised, a 3×3 convolution of int8 weights, re-quantised, float out."""
+    """Write a quantised 3×3 convolution with int8 weights and float input and output."""
     w = weights()
     values = {"x_scale": np.float32(X_SCALE), "x_zero": np.uint8(128), "y_scale": np.float32(y_scale), "y_zero": np.uint8(128)}
     values |= {"w_int": w, "w_scale": np.full(len(w), W_SCALE, np.float32), "w_zero": np.zeros(len(w), np.int8)}
@@ -32,7 +32,7 @@ def save_conv(path, name="s1.dsp", y_scale=Y_SCALE, op="Conv"):
         helper.make_node("DequantizeLinear", ["y_int", "y_scale", "y_zero"], ["y"], name="y_dq"),
     ]
     shape = [1, 4, 6, 6]
-    if op == "Det":  # an operator that the DSP does not have
+    if op == "Det":  # an operator that the DSP lacks
         nodes = [*nodes[:2], helper.make_node("Det", ["x_real"], ["c"], name="det"), *nodes[4:]]
         shape = [1, 3]
         values = {k: v for k, v in values.items() if not k.startswith("w_")}
@@ -40,13 +40,13 @@ def save_conv(path, name="s1.dsp", y_scale=Y_SCALE, op="Conv"):
 
 
 def save_float(path, name="s1.dsp"):
-    """The same convolution in floating point."""
+    """Write the convolution in floating point."""
     node = helper.make_node("Conv", ["x", "w"], ["y"], name="conv", kernel_shape=[3, 3], pads=[1, 1, 1, 1])
     save(path, [node], {"w": weights().astype(np.float32) * np.float32(W_SCALE)}, [1, 4, 6, 6], name)
 
 
 def save(path, nodes, values, shape, name):
-    """A model with input x, output y and these nodes."""
+    """Write a model with input x, output y and these nodes."""
     model = onnx_model(nodes, {"x": (1, 3, 6, 6)}, {"y": shape}, values)
     helper.set_model_props(model, {"stretch.subgraph": name})
     onnx.save(model, str(path))

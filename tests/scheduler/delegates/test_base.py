@@ -1,4 +1,4 @@
-"""Behaviour that every delegate has, subgraphs in another process, and arrays that other processes map."""
+"""Common behaviour of all delegates, subgraphs in other processes, and arrays in shared memory."""
 
 import gc
 import io
@@ -61,7 +61,7 @@ def test_every_delegate_refuses_a_file_that_is_no_model(tmp_path, name, content)
 
 
 @pytest.mark.parametrize("name", [name for name in delegates if not delegates.get(name).tunes])
-def test_delegate_without_kernels_of_its_own_says_that_it_has_nothing_to_tune(bundle_dir, name):
+def test_delegate_without_tunable_kernels_refuses_tuning(bundle_dir, name):
     with pytest.raises(StretchError, match=r"has nothing to tune in subgraph `s1\.gpu`"):
         delegates.get(name)().tuning_from(load_bundle(bundle_dir), "s1.gpu", "fast")
 
@@ -95,7 +95,7 @@ def placed(kernels):
     return {p.name: (p.ms, p.reason) for p in place_kernels(NODES, kernels)}
 
 
-def test_kernels_belong_to_the_operators_that_they_started_from_were_named_after_or_were_added_by_the_runtime():
+def test_kernel_is_assigned_to_its_first_operator_or_its_name_or_marked_as_added_by_the_runtime():
     places = placed({"r1_nchwc": ("Conv", 2.0), "r2_nchwc": ("Conv", 3.0), "Flatten_6": ("Flatten", 0.5)})
     assert {name: ms for name, (ms, _) in places.items() if ms is not None} == {"conv1": 2.0, "conv2": 3.0, "Flatten_6": 0.5}
     for conv, merged in (("conv1", ("bn1", "relu1")), ("conv2", ("add2", "relu2"))):
@@ -108,7 +108,7 @@ def test_kernels_belong_to_the_operators_that_they_started_from_were_named_after
 
 
 @pytest.mark.parametrize(("seconds", "cost"), [(0.03, 0.03), ({"stem": 0.03}, 0.03), ({"other": 9.0}, 0.0)])
-def test_costs_at_least_what_it_is_told_and_writes_nothing(bundle_dir, seconds, cost):
+def test_null_delegate_takes_at_least_the_given_time_and_writes_nothing(bundle_dir, seconds, cost):
     output = np.full((1, 6, 8, 8), 7, np.float32)
     call = NullDelegate(seconds).compile(bundle_dir / "stem.onnx").bind([X], [output])
     start = time.perf_counter()
@@ -117,12 +117,12 @@ def test_costs_at_least_what_it_is_told_and_writes_nothing(bundle_dir, seconds, 
     assert (output == 7).all()
 
 
-def test_class_of_every_delegate_of_the_folder_and_no_other_is_a_name_of_the_package():
+def test_package_exports_exactly_the_delegate_classes_of_its_folder():
     import scheduler.delegates as package
 
-    ours = [delegates.get(name) for name in delegates if delegates.get(name).__module__.startswith("scheduler.delegates.")]
-    assert len(ours) >= 9
-    assert all(getattr(package, our.__name__) is our for our in ours)
+    classes = [delegates.get(name) for name in delegates if delegates.get(name).__module__.startswith("scheduler.delegates.")]
+    assert len(classes) >= 9
+    assert all(getattr(package, delegate.__name__) is delegate for delegate in classes)
     with pytest.raises(ImportError, match="NoSuchDelegate"):
         from scheduler.delegates import NoSuchDelegate  # noqa: F401
 
@@ -130,16 +130,16 @@ def test_class_of_every_delegate_of_the_folder_and_no_other_is_a_name_of_the_pac
 ARRAYS = [np.zeros((2, 3), np.float32), np.zeros(5, np.int64), np.zeros((1, 1), np.uint8)]
 
 
-def test_what_one_writes_the_other_reads_and_any_contiguous_view_is_described_and_nothing_else():
+def test_shared_arrays_see_each_others_writes_and_only_contiguous_shared_views_are_described():
     arrays = shared_like(ARRAYS)
     assert [(item.shape, item.dtype) for item in arrays] == [(array.shape, array.dtype) for array in ARRAYS]
     for number, current in enumerate(arrays):
         assert current.flags.c_contiguous
         assert current.flags.writeable
-        other = open_array(describe(current))
+        opened = open_array(describe(current))
         current[:] = number + 1
-        assert (other == number + 1).all()
-        other[:] = 7
+        assert (opened == number + 1).all()
+        opened[:] = 7
         assert (current == 7).all()
     part = shared_bytes(4096)[128:256].view(np.float32).reshape(2, 16)
     part[1] = 3
@@ -148,7 +148,7 @@ def test_what_one_writes_the_other_reads_and_any_contiguous_view_is_described_an
 
 
 @pytest.mark.slow
-def test_nothing_of_it_is_left_when_it_goes():
+def test_shared_memory_is_freed_with_its_arrays():
     def use():
         shared_like(ARRAYS)[0][:] = 1
 
@@ -161,14 +161,14 @@ def test_nothing_of_it_is_left_when_it_goes():
 
 
 def children():
-    """Processes of delegates; other tests may keep some of theirs."""
-    ran = subprocess.run(["ps", "-ww", "-o", "pid=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True)
-    return {int(line.split()[0]) for line in ran.stdout.splitlines() if "process import child" in line}
+    """Ids of all delegate processes, including processes that other tests still use."""
+    listing = subprocess.run(["ps", "-ww", "-o", "pid=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True)
+    return {int(line.split()[0]) for line in listing.stdout.splitlines() if "process import child" in line}
 
 
 @pytest.fixture
 def before():
-    """The processes that were there before the test, without those that only wait to be collected."""
+    """Delegate processes that existed before the test, after garbage collection ended unused ones."""
     gc.collect()
     return children()
 
@@ -179,7 +179,7 @@ def child_since(before):
 
 
 @pytest.mark.slow
-def test_branch_in_another_process_gives_the_same_numbers_a_child_that_dies_is_replaced_and_goes_with_its_session(bundle_dir, before):
+def test_branch_in_a_child_process_gives_the_same_numbers_and_a_killed_child_is_replaced(bundle_dir, before):
     with Session(bundle_dir, {"gpu": "process"}) as session:
         assert session.placements["gpu"].dispatch == "async"
         for number in range(4):
@@ -194,7 +194,7 @@ def test_branch_in_another_process_gives_the_same_numbers_a_child_that_dies_is_r
     assert child not in children()
 
 
-def test_child_that_dies_again_and_again_is_one_clear_error(bundle_dir, before, tmp_path):
+def test_child_that_cannot_be_restarted_is_one_clear_error(bundle_dir, before, tmp_path):
     file = tmp_path / "stem.onnx"
     file.write_bytes((bundle_dir / "stem.onnx").read_bytes())
     delegate = ProcessDelegate("cpu")
@@ -208,7 +208,7 @@ def test_child_that_dies_again_and_again_is_one_clear_error(bundle_dir, before, 
         call.run()
 
 
-def test_unknown_inner_delegate_and_command_are_refused_and_nothing_is_asked_of_what_was_closed():
+def test_unknown_inner_delegate_unknown_command_and_closed_child_are_refused():
     with pytest.raises(UnknownNameError) as error:
         ProcessDelegate("refrence")
     assert "reference" in error.value.hint
@@ -228,10 +228,10 @@ def test_interpreter_that_ends_without_closing_leaves_no_child(bundle_dir):
 
 
 @pytest.mark.representatives(1)
-@pytest.mark.parametrize("way", ["run", "submit"])
-def test_child_that_hangs_is_ended_after_its_time_and_the_session_goes_on(bundle_dir, before, way):
+@pytest.mark.parametrize("method", ["run", "submit"])
+def test_hanging_child_is_ended_after_the_time_limit_and_the_session_goes_on(bundle_dir, before, method):
     with Session(bundle_dir, {"gpu": "process"}, time_limit=3) as session:
-        run = session if way == "run" else lambda x: session.submit(x).result(60)
+        run = session if method == "run" else lambda x: session.submit(x).result(60)
         run(X)
         os.kill(child_since(before), signal.SIGSTOP)
         with pytest.raises(StretchError, match=r"`s1.gpu` failed on processor `gpu` \(delegate `process`\): it did not end within 3 s"):
@@ -240,7 +240,7 @@ def test_child_that_hangs_is_ended_after_its_time_and_the_session_goes_on(bundle
     assert children() <= before
 
 
-def test_a_failure_is_an_answer_and_the_next_command_is_served(bundle_dir):
+def test_failed_command_is_answered_and_the_next_command_is_served(bundle_dir):
     files = ("nowhere.onnx", str(bundle_dir / "stem.onnx"))
     commands = [{"do": "compile", "model": file, "key": key, "number": key + 1} for key, file in enumerate(files)]
     answers = io.BytesIO()

@@ -30,14 +30,14 @@ COMPUTING = [
 
 
 @cache
-def made(name):
-    """One delegate of a name for all cases: some start a process."""
+def delegate_of(name):
+    """One delegate per name for all cases, because some delegates start a process."""
     return delegates.get(name).create(())
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("name", ["ncnn", "vulkan", "openvino"])
-def test_bands_and_paths_beside_onnx_runtime_are_the_original(tmp_path, name):
+def test_bands_and_paths_next_to_onnx_runtime_give_the_originals_outputs(tmp_path, name):
     if problem := delegates.get(name).unavailable():
         pytest.skip(problem)
     pytest.importorskip("torch")
@@ -51,21 +51,21 @@ def test_bands_and_paths_beside_onnx_runtime_are_the_original(tmp_path, name):
             assert exact_bundles.near(got, exact_bundles.original(x))
 
 
-#: A delegate may refuse most cases of an operator; where it refuses all, the test fails.
+#: A delegate may refuse most cases of an operator, but a test without any accepted case fails.
 CHECKS = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much]
 
 
 def near(got, expected, share=1e-4):
-    """Whether numbers are finite and differ by little of the largest one."""
+    """Whether expected numbers are finite and the difference is small relative to the largest one."""
     return np.isfinite(expected).all() and np.allclose(got, expected, rtol=1e-4, atol=share * max(1.0, float(np.abs(expected).max())))
 
 
-#: Kinds that a delegate has no kernel for, so that it refuses every case.
+#: Kinds for which a delegate has no kernel, so that it refuses every case.
 LACKS = {"opencl": {"attention", "div", "global_l2_norm", "subsample"}, "ncnn": {"global_l2_norm"}, "vulkan": {"global_l2_norm"}}
 
 
 def kinds_of(name):
-    """Kinds that a delegate computes in files of the form that it reads."""
+    """Kinds that files in the delegate's form can contain."""
     return graphs.TFLITE_KIND_NAMES if delegates.get(name).form == "tflite" else graphs.KIND_NAMES
 
 
@@ -84,9 +84,9 @@ def test_delegate_agrees_with_the_reference(tmp_path, name, kind, data):
     graphs.save_onnx_file(graph, weights, tmp_path) if form == "onnx" else graphs.save_both(graph, weights, tmp_path)
     expected = graphs.run(ReferenceDelegate(), tmp_path / "op.onnx", graph, x)
     try:
-        got = graphs.run(made(name), tmp_path / f"op.{form}", graph, x)
+        got = graphs.run(delegate_of(name), tmp_path / f"op.{form}", graph, x)
     except StretchError:
-        # A delegate must refuse operators that it would compute wrongly; a test whose every case is refused fails.
+        # A delegate must refuse operators that it would compute wrongly; a test without any accepted case fails.
         reject()
     assert near(got, expected)
 
@@ -98,7 +98,7 @@ def test_delegate_agrees_with_the_reference(tmp_path, name, kind, data):
 def test_reference_agrees_with_onnx_runtime(tmp_path, kind, data):
     graph, weights, x = data.draw(graphs.graphs(kind))
     graphs.save_onnx_file(graph, weights, tmp_path)
-    expected = graphs.run(made("cpu"), tmp_path / "op.onnx", graph, x)
+    expected = graphs.run(delegate_of("cpu"), tmp_path / "op.onnx", graph, x)
     assert near(graphs.run(ReferenceDelegate(), tmp_path / "op.onnx", graph, x), expected, 1e-5)
 
 
@@ -107,7 +107,7 @@ def numbers(*shape):
 
 
 SHAPE = (2, 4, 3, 5)
-#: Operator, shape of its input, constants and attributes as the exporter does not write them, but others do.
+#: Operator, input shape, constants and attributes in forms that only other exporters write.
 FOREIGN = [
     ("Clip", SHAPE, [None, np.float32(0.5)], {}),
     ("Flatten", SHAPE, [], {"axis": 0}),
@@ -131,15 +131,15 @@ FOREIGN = [
 
 @pytest.mark.representatives(8)
 @pytest.mark.parametrize(("op", "shape", "constants", "attrs"), FOREIGN)
-def test_forms_of_other_exporters_are_computed_as_onnx_runtime_does_or_refused(tmp_path, op, shape, constants, attrs):
+def test_operator_forms_of_other_exporters_agree_with_onnx_runtime_or_are_refused(tmp_path, op, shape, constants, attrs):
     path, x, refused = tmp_path / "op.onnx", numbers(*shape), set()
     written = graphs.save_node(path, op, shape, *constants, **attrs)
-    expected = graphs.output_of(made("cpu"), path, written, x)
+    expected = graphs.output_of(delegate_of("cpu"), path, written, x)
     for name in ("reference", *COMPUTING):
         if delegates.get(name).form != "onnx" or delegates.get(name).unavailable():
             continue
         try:
-            got = graphs.output_of(made(name), path, written, x)
+            got = graphs.output_of(delegate_of(name), path, written, x)
         except StretchError:
             refused.add(name)
         else:
@@ -148,14 +148,14 @@ def test_forms_of_other_exporters_are_computed_as_onnx_runtime_does_or_refused(t
 
 
 @pytest.mark.parametrize(
-    ("read", "domain", "opset", "noun"),
+    ("read", "domain", "opset", "message"),
     [
         *((ReferenceDelegate().compile, *row) for row in (("com.example", 20, "`theirs`"), ("", 11, "opset 11"))),
         *((read_graph, *row) for row in (("com.example", 20, "does not run"), ("", 12, "opset 12"))),
     ],
 )
-def test_operator_of_another_domain_or_opset_whose_operators_are_written_differently_is_refused(tmp_path, read, domain, opset, noun):
+def test_operator_of_another_domain_or_an_older_opset_is_refused(tmp_path, read, domain, opset, message):
     node = helper.make_node("Relu", ["x"], ["y"], name="theirs", domain=domain)
     onnx.save(onnx_model([node], {"x": (1, 4)}, {"y": (1, 4)}, opset=opset), str(tmp_path / "m.onnx"))
-    with pytest.raises(StretchError, match=noun):
+    with pytest.raises(StretchError, match=message):
         read(tmp_path / "m.onnx")

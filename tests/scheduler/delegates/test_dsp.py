@@ -1,4 +1,4 @@
-"""Subgraphs on a Hexagon DSP, which QNN's simulator replaces."""
+"""Subgraphs on a Hexagon DSP, run in QNN's simulator."""
 
 from functools import partial
 
@@ -24,7 +24,7 @@ def dsp(tmp_path):
 
 
 def exact():
-    """The integer convolution, worked out in numpy, before its output is rounded."""
+    """The integer convolution in numpy, before its output is rounded."""
     x = np.pad(np.round(X[0] / qdq.X_SCALE).astype(np.int64).clip(-128, 127), ((0, 0), (1, 1), (1, 1)))
     windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(1, 2))
     sums = np.einsum("chwij,ocij->ohw", windows, qdq.weights().astype(np.int64))
@@ -37,17 +37,17 @@ def run(delegate, path):
 
 @pytest.mark.slow
 @pytest.mark.qnn
-def test_convolution_is_the_integer_one_within_a_step_of_the_output_scale(dsp, tmp_path):
+def test_convolution_agrees_with_integer_arithmetic_within_one_step_of_the_output_scale(dsp, tmp_path):
     qdq.save_conv(tmp_path / "m.onnx")
     assert np.abs(run(dsp, tmp_path / "m.onnx") - exact()).max() <= qdq.Y_SCALE
 
 
-#: Kinds of one input that subgraphs of networks have; those of several are in the networks that other tests run.
+#: Kinds with one input that subgraphs have; other tests run networks with kinds of several inputs.
 KINDS = ("avg_pool", "batch_norm", "clamp", "conv", "linear", "global_avg_pool", "hard_swish", "max_pool", "relu", "sigmoid", "tanh")
 
 
 def has_zero_in_range(case):
-    """Whether zero survives a clamp, as it does in networks; the scale of an integer always spans zero."""
+    """Whether a clamp's range has zero, as in networks: the range of a quantised tensor always has it."""
     return case[0].by_name["y"].attrs.get("low", 0) <= 0
 
 
@@ -57,7 +57,7 @@ def has_zero_in_range(case):
 def test_operator_in_int8_agrees_with_the_reference_or_is_refused(dsp, tmp_path, kind):
     computed = []
 
-    # Not shrunk: a failing case takes a compilation for each step.
+    # Failing cases are not shrunk, because each step needs a compilation.
     @settings(max_examples=examples(5), phases=[Phase.generate], derandomize=True, database=None, suppress_health_check=list(HealthCheck))
     @given(case=graphs.graphs(kind).filter(has_zero_in_range))
     def check(case):
@@ -89,10 +89,10 @@ def test_average_pool_that_qnn_computes_wrongly_is_refused(dsp, tmp_path, kernel
 
 
 @pytest.mark.qnn
-def test_float_subgraph_and_operator_that_the_dsp_does_not_run_are_refused_by_name(dsp, tmp_path):
-    for save, noun in ((qdq.save_float, r"`s2\.dsp` is float .*`conv`"), (partial(qdq.save_conv, op="Det"), r"`s2\.dsp`.*`det`")):
+def test_float_subgraph_and_operator_that_the_dsp_lacks_are_refused_by_name(dsp, tmp_path):
+    for save, message in ((qdq.save_float, r"`s2\.dsp` is float .*`conv`"), (partial(qdq.save_conv, op="Det"), r"`s2\.dsp`.*`det`")):
         save(tmp_path / "m.onnx", "s2.dsp")
-        with pytest.raises(StretchError, match=noun):
+        with pytest.raises(StretchError, match=message):
             dsp.compile(tmp_path / "m.onnx")
 
 
@@ -106,11 +106,11 @@ def test_second_compilation_reads_the_cache_and_computes_the_same(dsp, tmp_path)
     written = kept.stat().st_mtime_ns
     assert np.array_equal(run(dsp, tmp_path / "m.onnx"), first)
     assert kept.stat().st_mtime_ns == written
-    # a folder that cannot be written is done without
+    # an unwritable cache folder is no error
     assert np.array_equal(run(DspDelegate(tmp_path / "m.onnx" / "inside a file"), tmp_path / "m.onnx"), first)
 
 
-def test_float_weight_beside_an_int8_activation_is_refused(tmp_path):
+def test_float_weight_with_an_int8_activation_is_refused(tmp_path):
     qdq.save_conv(tmp_path / "m.onnx")
     proto = onnx.load(tmp_path / "m.onnx")
     proto.graph.node[3].input[1] = "real"
@@ -120,7 +120,7 @@ def test_float_weight_beside_an_int8_activation_is_refused(tmp_path):
 
 
 @pytest.mark.qnn
-def test_what_cannot_be_compiled_is_one_sentence_with_the_file(tmp_path):
+def test_file_that_cannot_be_compiled_is_an_error_of_one_sentence_with_the_file(tmp_path):
     (tmp_path / "m.onnx").write_bytes(b"no model")
     with pytest.raises(StretchError, match=r"m\.onnx for sm8350") as error:
         compile_context(tmp_path / "m.onnx", "sm8350", tmp_path / "out.onnx", X)

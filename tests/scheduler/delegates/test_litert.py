@@ -40,7 +40,7 @@ def whole(bundle, x):
     return Sequential(bundle.file(bundle.manifest.whole)).run(x)
 
 
-def test_branches_run_on_interpreters_of_their_own_and_several_inferences_in_flight_do_not_mix(bundle):
+def test_branches_run_on_separate_interpreters_and_inferences_in_flight_do_not_mix(bundle):
     inputs = [random_input(bundle, seed) for seed in range(6)]
     with Session(bundle, EVERYWHERE) as session:
         results = [session(inputs[0]), *(future.result() for future in [session.submit(x) for x in inputs])]
@@ -51,14 +51,14 @@ def test_branches_run_on_interpreters_of_their_own_and_several_inferences_in_fli
 
 
 @pytest.mark.slow
-def test_batches_of_several_images_are_turned_one_by_one(tmp_path):
+def test_batches_of_several_images_are_converted_image_by_image(tmp_path):
     bundle = exported(tmp_path, batch=3)
     x = random_input(bundle)
     with Session(bundle, EVERYWHERE) as session:
         assert max_error(session(x), whole(bundle, x)) < 1e-5
 
 
-def test_buffers_of_another_shape_no_file_and_one_that_was_changed_are_refused_though_its_size_is_the_same(bundle, tmp_path):
+def test_wrong_buffer_shape_missing_file_and_changed_file_of_equal_size_are_refused(bundle, tmp_path):
     copy = load_bundle(shutil.copytree(bundle.path, tmp_path / "copy"))
     file = copy.file(copy.manifest.tflite)
     content = bytearray(file.read_bytes())
@@ -75,7 +75,7 @@ def test_buffers_of_another_shape_no_file_and_one_that_was_changed_are_refused_t
     assert "--format tflite" in error.value.hint
 
 
-def test_explanation_names_every_operator_and_what_the_border_costs(bundle):
+def test_node_placements_name_every_operator_and_the_cost_of_conversions(bundle):
     places = LiteRtDelegate().node_placements_from(bundle, "s1.cpu")
     assert [place.op for place in places] == ["convert", "CONV_2D", "all operators", "convert"]
     assert all(place.ms is not None for place in places if place.op != "CONV_2D")
@@ -83,17 +83,17 @@ def test_explanation_names_every_operator_and_what_the_border_costs(bundle):
 
 
 @given(st.tuples(st.integers(1, 2), st.integers(1, 130), st.integers(1, 40), st.integers(1, 9)))
-def test_channels_go_last_and_come_back(shape):
+def test_conversion_to_nhwc_and_back_restores_the_array(shape):
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-    turned = np.empty((shape[0], *shape[2:], shape[1]), np.float32)
-    to_nhwc(x, turned)
-    assert np.array_equal(turned, x.transpose(0, 2, 3, 1))
-    back = np.full(shape, np.nan, np.float32)
-    to_nchw(turned, back)
-    assert np.array_equal(back, x)
+    channels_last = np.empty((shape[0], *shape[2:], shape[1]), np.float32)
+    to_nhwc(x, channels_last)
+    assert np.array_equal(channels_last, x.transpose(0, 2, 3, 1))
+    restored = np.full(shape, np.nan, np.float32)
+    to_nchw(channels_last, restored)
+    assert np.array_equal(restored, x)
 
 
-def test_notes_of_native_code_are_held_back_the_rest_is_passed_on_and_standard_error_is_back_after_an_error(capfd):
+def test_stderr_filter_drops_notes_passes_other_lines_and_ends_after_an_exception(capfd):
     with contextlib.suppress(RuntimeError), filter_stderr(b"INFO:", b"VERBOSE:"):
         os.write(2, b"INFO: Created TensorFlow Lite XNNPACK delegate for CPU.\nERROR: a tensor is missing\n")
         raise RuntimeError
@@ -102,7 +102,7 @@ def test_notes_of_native_code_are_held_back_the_rest_is_passed_on_and_standard_e
 
 
 class OnCpu(LiteRtGpuDelegate):
-    """The same code on LiteRT's CPU, which every machine has."""
+    """The GPU delegate's code on LiteRT's CPU accelerator, which every machine has."""
 
     accelerator = "CPU"
     devices = "/"
@@ -117,13 +117,13 @@ def test_compiled_model_agrees_with_the_reference(tmp_path, case):
     expected = graphs.run(ReferenceDelegate(), tmp_path / "op.onnx", graph, x)
     try:
         got = graphs.run(OnCpu.create(()), tmp_path / "op.tflite", graph, x)
-    except UnableError:  # such as a pool of one pixel, which LiteRT leaves to its reference kernels
+    except UnableError:  # for example a pool of one pixel, which LiteRT runs in its reference kernels
         reject()
     assert np.allclose(got, expected, rtol=1e-4, atol=1e-4 * max(1.0, float(np.abs(expected).max())))
 
 
 @pytest.mark.torch
-def test_branches_run_in_a_process_beside_those_of_onnx_runtime(tmp_path, monkeypatch):
+def test_branches_run_in_a_process_next_to_branches_of_onnx_runtime(tmp_path, monkeypatch):
     code = "from scheduler.delegates.litert import LiteRtGpuDelegate\nLiteRtGpuDelegate.accelerator = 'CPU'\n"
     (tmp_path / "sitecustomize.py").write_text(code)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
@@ -136,7 +136,7 @@ def test_branches_run_in_a_process_beside_those_of_onnx_runtime(tmp_path, monkey
     assert max(max_error(one, whole(bundle, x)) for one in got) < 1e-5
 
 
-def test_where_there_is_no_gpu_it_says_so_and_refuses_what_it_cannot_compile(tmp_path):
+def test_gpu_delegate_reports_a_missing_gpu_and_refuses_files_that_it_cannot_compile(tmp_path):
     if os.path.exists("/dev/dri"):
         pytest.skip("this machine has a GPU")
     if sys.platform == "linux":

@@ -48,8 +48,8 @@ def test_plain_arrays_come_back_as_they_were_saved(tmp_path_factory, array):
 def test_file_that_is_no_array_or_contradicts_its_header_is_refused(tmp_path, data):
     (tmp_path / "x.npy").write_bytes(data)
     np.savez(tmp_path / "x.npz", a=np.ones(2))
-    for name, noun in (("x.npy", "plain numbers"), ("x.npz", "several arrays")):
-        with pytest.raises(StretchError, match=noun):
+    for name, message in (("x.npy", "plain numbers"), ("x.npz", "several arrays")):
+        with pytest.raises(StretchError, match=message):
             read_npy(tmp_path / name, "input")
 
 

@@ -1,4 +1,4 @@
-"""Memory of the tensors that cross subgraphs, and what callers may give and get."""
+"""Memory of tensors between subgraphs, and arrays of callers."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ from tests.scheduler.runtime.plans import plans
 
 @pytest.fixture
 def buffers_of(bundles, tmp_path):
-    """Buffers of a two-branch bundle; keywords of the builder, then a change of the manifest's tensors."""
+    """Function that makes the buffers of a two-branch bundle, from a layout and options of the builder."""
 
     def make(layout="NCHW", **options):
         manifest = load_bundle(bundles.two_branches(tmp_path / "b", **options)).manifest
@@ -46,7 +46,7 @@ def fill(buffers, names):
 
 
 @pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "gpu", "dsp")])
-def test_branches_of_a_concat_lie_in_its_output_and_a_sum_adds_all_branches_and_leaves_them_as_they_are(buffers_of, processors):
+def test_concat_branches_are_slices_of_its_output_and_a_sum_adds_branches_without_changing_them(buffers_of, processors):
     buffers = buffers_of(processors=processors)
     names = [f"s1.{p}.y" for p in processors]
     values = fill(buffers, names)
@@ -63,7 +63,7 @@ def test_branches_of_a_concat_lie_in_its_output_and_a_sum_adds_all_branches_and_
 
 @pytest.mark.parametrize(("options", "axis"), [({"batch": 2}, 1), ({"layout": "NHWC"}, 3)])
 @pytest.mark.parametrize("takes_slices", [False, True])
-def test_branches_write_slices_of_several_pieces_or_copy_their_output_there(buffers_of, options, axis, takes_slices):
+def test_branches_write_non_contiguous_slices_directly_or_by_a_copy(buffers_of, options, axis, takes_slices):
     buffers = buffers_of(**options)
     assert buffers.joins["s1.join"] is None
     names = ["s1.cpu.y", "s1.gpu.y"]
@@ -80,8 +80,8 @@ def test_branches_write_slices_of_several_pieces_or_copy_their_output_there(buff
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4), st.booleans()), min_size=1, max_size=4))
-def test_pieces_of_a_slice_hold_its_elements_in_order(axes):
-    """An oracle by the addresses of elements."""
+def test_pieces_of_a_slice_have_its_elements_in_order(axes):
+    """Oracle: the addresses of all elements."""
     shape = [start + size + 1 for start, size, _ in axes]
     cut = tuple(slice(start, start + size) if is_cut else slice(None) for start, size, is_cut in axes)
     array = np.arange(np.prod(shape), dtype=np.int32).reshape(shape)[cut]
@@ -95,7 +95,7 @@ def test_pieces_of_a_slice_hold_its_elements_in_order(axes):
 
 @st.composite
 def networks(draw):
-    """A random plan with tensors of random sizes, of which some subgraphs read some rows; joins add, or put side by side."""
+    """A random plan and tensors of random sizes; some subgraphs read rows only, and joins are sums or concatenations."""
     plan, _ = draw(plans())
     batch = draw(st.integers(1, 2))
     sizes = {
@@ -116,8 +116,8 @@ def networks(draw):
     return plan, [Tensor(name, shape, "", ()) for name, shape in sizes.items()]
 
 
-def carried_out(plan, buffers, order):
-    """A number for each output: each subgraph folds what it reads into what it writes; steps in `order`."""
+def run_plan(plan, buffers, order):
+    """Outputs after all steps in `order`, where each subgraph's outputs depend on the sum of its inputs."""
     for i, name in enumerate(plan.inputs):
         buffers.arrays[name][...] = i + 1
     for name in order:
@@ -141,25 +141,25 @@ def carried_out(plan, buffers, order):
 
 @settings(deadline=None)
 @given(networks(), st.sampled_from(sorted(planners)), st.data())
-def test_results_are_those_of_tensors_with_memory_of_their_own_in_any_order_of_steps(network, planner, data):
+def test_shared_memory_gives_the_results_of_separate_memory_in_any_order_of_steps(network, planner, data):
     plan, tensors = network
-    expected = carried_out(plan, Buffers(plan, tensors, planners.get("naive")), plan.order)
-    ready, there, left = [], set(plan.inputs), list(plan.order)
-    while left:
-        name = data.draw(st.sampled_from([n for n in left if there.issuperset(plan.step(n).inputs)]))
-        left.remove(name)
+    expected = run_plan(plan, Buffers(plan, tensors, planners.get("naive")), plan.order)
+    ready, available, remaining = [], set(plan.inputs), list(plan.order)
+    while remaining:
+        name = data.draw(st.sampled_from([n for n in remaining if available.issuperset(plan.step(n).inputs)]))
+        remaining.remove(name)
         ready.append(name)
-        there.update(plan.step(name).outputs)
-    result = carried_out(plan, Buffers(plan, tensors, planners.get(planner)), ready)
+        available.update(plan.step(name).outputs)
+    result = run_plan(plan, Buffers(plan, tensors, planners.get(planner)), ready)
     assert all(np.array_equal(result[name], value) for name, value in expected.items())
 
 
-def test_memory_counts_slices_once_sharing_needs_less_tensors_start_at_cache_lines_and_a_too_large_one_is_an_error(bundles, tmp_path):
+def test_memory_counts_slices_once_shrinks_by_sharing_is_aligned_and_refuses_a_too_large_tensor(bundles, tmp_path):
     manifest = load_bundle(bundles.two_branches(tmp_path / "b")).manifest
     plan = make_plan(manifest)
-    alone, shared = (Buffers(plan, manifest.tensors, planners.get(name)) for name in ("naive", "offset"))
-    assert alone.bytes == sum(a.nbytes for name, a in alone.arrays.items() if name not in ("s1.cpu.y", "s1.gpu.y"))
-    assert shared.bytes < alone.bytes
+    separate, shared = (Buffers(plan, manifest.tensors, planners.get(name)) for name in ("naive", "offset"))
+    assert separate.bytes == sum(a.nbytes for name, a in separate.arrays.items() if name not in ("s1.cpu.y", "s1.gpu.y"))
+    assert shared.bytes < separate.bytes
     assert {shared.arrays[name].ctypes.data % 64 for name in shared.memory.offsets} == {0}
     huge = tuple(msgspec.structs.replace(t, shape=(1, 1 << 60)) if t.name == "t0" else t for t in manifest.tensors)
     for planner in planners:
@@ -172,7 +172,7 @@ def test_memory_counts_slices_once_sharing_needs_less_tensors_start_at_cache_lin
     [("NHWC", (1, 8, 4, 3), (1, 3, 4, 3)), ("NCHW", (1, 3, 8, 4), (1, 3, 3, 4)), ("NHWC", (2, 8, 4, 3), (2, 3, 4, 3))],
     ids=["one piece", "several pieces", "several images"],
 )
-def test_rows_that_are_one_piece_are_a_view_and_others_copied_to_memory_of_their_own(layout, shape, rows):
+def test_contiguous_rows_are_a_view_and_other_rows_are_copied(layout, shape, rows):
     plan = build_plan(["x"], ["y"], [PlannedSubgraph("s", "s", "", "cpu", ("x",), ("y",), {"x": (2, 5)})], [])
     buffers = Buffers(plan, [Tensor("x", shape, "", (), layout=layout), Tensor("y", (1, 5), "", (), layout="NC")])
     bound, copies = buffers.reads(plan.subgraphs["s"])
@@ -185,20 +185,20 @@ def test_rows_that_are_one_piece_are_a_view_and_others_copied_to_memory_of_their
         assert source.shape == target.shape
 
 
-def test_memory_of_rows_is_free_once_their_reader_is_done_and_very_many_tensors_have_their_own():
-    """In a chain, the inputs of a step and of the step after the next are never alive together."""
+def test_memory_of_rows_is_reused_after_their_reader_but_not_for_very_many_tensors():
+    """In a chain, the inputs of steps i and i + 2 are never alive at one time."""
     subgraphs = [PlannedSubgraph(f"s{i}", "s", "", "cpu", (f"t{i}",), (f"t{i + 1}",), {f"t{i}": (0, 6)}) for i in range(6)]
     tensors = [Tensor(f"t{i}", (1, 4, 8, 8), "", ()) for i in range(7)]
     plan = build_plan(["t0"], ["t6"], subgraphs, [])
-    alone, shared = Buffers(plan, tensors, planners.get("naive")), Buffers(plan, tensors)
-    assert shared.bytes <= 3 * 1024 < alone.bytes == 7 * 1024 + 6 * 768
+    separate, shared = Buffers(plan, tensors, planners.get("naive")), Buffers(plan, tensors)
+    assert shared.bytes <= 3 * 1024 < separate.bytes == 7 * 1024 + 6 * 768
     count = MAX_SHARED + 1
     subgraphs = [PlannedSubgraph(f"s{i}", "s", "", "cpu", (f"t{i}",), (f"t{i + 1}",)) for i in range(count)]
     tensors = [Tensor(f"t{i}", (1, 16), "", (), layout="NC") for i in range(count + 1)]
     assert Buffers(build_plan(["t0"], [f"t{count}"], subgraphs, []), tensors).bytes == (count + 1) * 64
 
 
-def test_tensor_that_is_called_like_a_copy_of_rows_keeps_its_memory():
+def test_tensor_with_the_name_of_a_copy_of_rows_keeps_its_memory():
     name = "rows of x for s"
     plan = build_plan(["x", name], ["y"], [PlannedSubgraph("s", "s", "", "cpu", ("x", name), ("y",), {"x": (0, 1)})], [])
     tensors = [Tensor(n, (1, 2, 2, 2), "", ()) for n in ("x", name, "y")]
@@ -237,7 +237,7 @@ def image():
 
 
 @pytest.mark.parametrize("kind", [Doubled, DoubledLater])
-def test_rows_are_copied_before_every_run_outputs_after_it_and_both_are_told_as_conversions(kind):
+def test_rows_are_copied_before_and_outputs_after_every_run_and_both_are_reported_as_conversions(kind):
     x, current, y = image()
     joined, later = np.zeros((1, 3, 4, 2)), kind is DoubledLater
     plain = kind(current, y)
@@ -247,7 +247,7 @@ def test_rows_are_copied_before_every_run_outputs_after_it_and_both_are_told_as_
     for _ in range(2):
         before = x[:, :, 1:3].copy()
         call.enqueue() if later else call.run()
-        # an enqueued run reads the rows of that moment
+        # an enqueued run reads the rows at the time of `enqueue`
         x += 1
         if later:
             call.wait()
@@ -260,7 +260,7 @@ def test_rows_are_copied_before_every_run_outputs_after_it_and_both_are_told_as_
 
 
 @pytest.mark.torch
-def test_torch_tensor_shares_its_memory_and_what_cannot_be_read_is_refused_with_the_way_out():
+def test_torch_tensor_shares_its_memory_and_an_unreadable_input_is_refused_with_a_hint():
     import torch
 
     tensor = torch.zeros(1, 3, 4, 5)
@@ -275,7 +275,7 @@ def test_torch_tensor_shares_its_memory_and_what_cannot_be_read_is_refused_with_
         assert hint in refused.value.hint
 
 
-def test_fp32_is_judged_by_its_largest_difference_less_by_root_mean_square_and_what_is_no_number_is_within_no_tolerance():
+def test_fp32_is_compared_by_maximum_lower_precisions_by_root_mean_square_and_nan_never_passes():
     want = np.full(100, 2, np.float32)
     got, broken = want.copy(), want.copy()
     got[7] += 1

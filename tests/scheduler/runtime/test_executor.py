@@ -156,11 +156,11 @@ def made(kind, values, policy, other=lambda: ("cpu", [WANT]), precision="fp32"):
 def test_nan_where_another_delegate_has_numbers_and_wrong_numbers_in_the_runs_that_are_looked_at_are_found(kind):
     nan = WANT.copy()
     nan[2] = np.nan
-    for values, policy, noun in (([WANT, nan], FaultPolicy(), "NaN"), ([WANT * 2] * 3, FaultPolicy(spot_every=3), "off by 1")):
+    for values, policy, message in (([WANT, nan], FaultPolicy(), "NaN"), ([WANT * 2] * 3, FaultPolicy(spot_every=3), "off by 1")):
         call = made(kind, values, policy)
         for _ in values[1:]:
             call.run()
-        with pytest.raises(UnableError, match=f"{noun}.*delegate `cpu`"):
+        with pytest.raises(UnableError, match=f"{message}.*delegate `cpu`"):
             call.run()
 
 

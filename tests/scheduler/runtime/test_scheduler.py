@@ -88,7 +88,7 @@ def test_the_same_bundle_twice_shares_the_processors_with_itself(folders):
 
 
 @pytest.mark.parametrize(
-    ("names", "options", "error", "noun"),
+    ("names", "options", "error", "message"),
     [
         ("", {}, UsageError, "no bundle"),
         ("aa", {}, UsageError, "`a`"),
@@ -99,8 +99,8 @@ def test_the_same_bundle_twice_shares_the_processors_with_itself(folders):
         (None, {"in_flight": 0}, UsageError, "0 inferences"),
     ],
 )
-def test_scheduler_that_makes_no_sense_is_refused(folders, names, options, error, noun):
-    with pytest.raises(error, match=noun):
+def test_scheduler_that_makes_no_sense_is_refused(folders, names, options, error, message):
+    with pytest.raises(error, match=message):
         Scheduler(folders if names is None else [folders[name] for name in names], **options)
 
 

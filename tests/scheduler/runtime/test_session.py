@@ -59,7 +59,7 @@ def test_processors_left_out_hand_their_work_to_the_first(bundle_dir, new_thread
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "noun"),
+    ("options", "error", "message"),
     [
         ({"mapping": {"gpu": "cpu0"}, "processors": ["cpu"]}, UsageError, "leaves it out"),
         ({"memory_planner": "gready"}, UnknownNameError, "`gready`"),
@@ -67,8 +67,8 @@ def test_processors_left_out_hand_their_work_to_the_first(bundle_dir, new_thread
         *(({"time_limit": limit}, UsageError, "time limit") for limit in (0, -1.0, float("inf"), float("nan"))),
     ],
 )
-def test_session_with_invalid_options_is_refused_and_leaves_no_thread(bundle_dir, new_threads, options, error, noun):
-    with pytest.raises(error, match=noun):
+def test_session_with_invalid_options_is_refused_and_leaves_no_thread(bundle_dir, new_threads, options, error, message):
+    with pytest.raises(error, match=message):
         Session(bundle_dir, **options)
     assert not new_threads()
 
@@ -251,7 +251,7 @@ ONE = numbers()
 
 
 @pytest.mark.parametrize(
-    ("x", "noun"),
+    ("x", "message"),
     [
         ([1.0], "is a list"),
         (numbers(shape=(1, 3, 8, 9)), "has shape"),
@@ -266,11 +266,11 @@ ONE = numbers()
         (ONE, "has 2 inputs, one array was given"),
     ],
 )
-def test_wrong_input_is_a_usage_error_that_names_it_and_the_session_goes_on(bundle_dir, path, x, noun):
+def test_wrong_input_is_a_usage_error_that_names_it_and_the_session_goes_on(bundle_dir, path, x, message):
     several = isinstance(x, dict) or x is ONE
     with Session(path if several else bundle_dir) as session:
         for call in (session.run, session.submit, session.tensors):
-            with pytest.raises(UsageError, match=noun):
+            with pytest.raises(UsageError, match=message):
                 call(x)
         if several:
             assert same(session(named_numbers()), named_whole(path, named_numbers()))
@@ -484,10 +484,10 @@ def test_one_plan_is_run_whatever_happens_and_what_makes_no_sense_is_refused(bun
         session = AdaptiveSession({"one": one}, quiet=1)
         assert right(bundle_dir, session(numbers()))
         assert session.current == "one"
-        for sessions, quiet, noun in (
+        for sessions, quiet, message in (
             ({}, 1, "no session"),
             ({"one": one, "two": two}, 1, "`two`.*`one`"),
             ({"one": one}, 0, "usual time"),
         ):
-            with pytest.raises(UsageError, match=noun):
+            with pytest.raises(UsageError, match=message):
                 AdaptiveSession(sessions, quiet=quiet)

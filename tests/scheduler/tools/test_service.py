@@ -151,7 +151,7 @@ WHOLE = whole_network("a", "cpu", 1.0)
 
 
 @pytest.mark.parametrize(
-    ("make", "arguments", "noun"),
+    ("make", "arguments", "message"),
     [
         (Service, ({},), "no session"),
         (lambda waiting: Service({"a": None}, waiting=waiting), (0,), "0 requests"),
@@ -161,8 +161,8 @@ WHOLE = whole_network("a", "cpu", 1.0)
         (Demand, (1, None, 101), "priority"),
     ],
 )
-def test_what_makes_no_sense_is_refused(make, arguments, noun):
-    with pytest.raises(UsageError, match=noun):
+def test_what_makes_no_sense_is_refused(make, arguments, message):
+    with pytest.raises(UsageError, match=message):
         make(*arguments)
 
 

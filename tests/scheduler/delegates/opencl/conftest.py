@@ -4,7 +4,7 @@ from scheduler.delegates.opencl.device import unavailable_reason
 
 
 def pytest_collection_modifyitems(items):
-    """Every test of this folder needs pyopencl and a device."""
+    """Mark every test of this folder, which needs pyopencl and a device."""
     reason = None
     for item in items:
         if "delegates/opencl" in str(item.path):
@@ -19,15 +19,15 @@ def added_template():
     """`add_template`, undone after the test."""
     from scheduler.delegates.opencl import device, templates
 
-    known, before = dict(templates.TEMPLATES), list(device.FOLDERS)
+    saved, before = dict(templates.TEMPLATES), list(device.FOLDERS)
     yield templates.add_template
     templates.TEMPLATES.clear()
-    templates.TEMPLATES.update(known)
+    templates.TEMPLATES.update(saved)
     device.FOLDERS[:] = before
 
 
 @pytest.fixture(autouse=True)
 def no_tuned_schedules(tmp_path_factory, monkeypatch):
-    """Tuned choices of this machine must not decide the tests."""
+    """Hide this machine's tuned schedules from the tests."""
     folder = tmp_path_factory.mktemp("tuning")
     monkeypatch.setattr("scheduler.tuning.tuning_folder", lambda: folder)

@@ -1,4 +1,4 @@
-"""Small ONNX models for the tests of the opencl delegate, and how they are run."""
+"""Small ONNX models for the tests of the opencl delegate, and functions that run them."""
 
 from dataclasses import replace
 
@@ -39,7 +39,7 @@ def conv(x, out, weight, bias="", **attrs):
 
 
 def exported(path, net):
-    """Write a network of graphs with drawn weights."""
+    """Write a network with random weights as ONNX file."""
     graph = net.graph("net")
     weights = graphs.weights_of(graph, np.random.default_rng(1))
     for op in graph.ops:
@@ -73,7 +73,7 @@ def squeeze_excite(path, channels=20, size=6):
 
 
 def classifier(path, classes=5):
-    """Stem, pool, two branches side by side, global mean, linear layer, softmax: a network in small."""
+    """A small classifier: stem, pool, two parallel branches, global mean, linear layer, softmax."""
     net = Net(2, 3, 30, 30)
     net.add("conv", **convolution("", "", 16, 5, 2).attrs)
     net.add("relu")
@@ -105,7 +105,7 @@ def error(path, *, half=False, planner=None, oracle=CpuDelegate, **options):
 
 
 def needs_half():
-    """Compilers of CPUs compute with half even where the device does not say so."""
+    """Skip the test on a GPU without half precision; compilers of CPUs always support it."""
     traits = open_device(()).traits
     if not (traits.fp16 or traits.cpu):
         pytest.skip("the device does not compute with half")
@@ -121,7 +121,7 @@ def kernels(path, **options):
 
 
 def cosine(kernel):
-    """Template of an operator that the delegate does not have, which a kernel of this name computes."""
+    """Template of `Cos`, which the delegate lacks, with a kernel of this name."""
 
     def template(state, node):
         x, y = state.blocked(node.inputs[0]), state.result(node.output)
@@ -134,7 +134,7 @@ def cosine(kernel):
 
 
 def as_gpu(path, *, half=False, **options):
-    """Outputs of a model with the layout, work-groups and split sums of a GPU, and other traits that are given, computed by whatever device there is; its launches."""
+    """Outputs and launches of a model with a GPU's layout, work-groups, split sums and the given traits, on any device."""
     device = open_device(())
     more = {"cpu": False} | {name: options.pop(name) for name in ("images", "max_local", "max_sizes", "cpu") if name in options}
     traits = replace(device.traits, id="gpu", lanes=4, blocks_inside=False, registers=24, local=(16, 4, 1), **more)

@@ -14,12 +14,12 @@ from scheduler.delegates.opencl import device as opencl_device
 from tests.scheduler import bundles
 from tests.scheduler.delegates.opencl import networks
 
-#: Which threads compute is known of PoCL alone.
+#: Only PoCL shows which threads compute.
 POCL = opencl_device.unavailable_reason() is None and opencl_device.device_traits(opencl_device.find_device()).id.startswith("pocl")
 
 
 class Named:
-    """The little that `device_traits` asks of a device."""
+    """A device with only the attributes that `device_traits` reads."""
 
     def __init__(self, platform, name, version="", limit=1024, cpu=False, extensions=""):
         self.platform = type("Platform", (), {"name": platform})
@@ -44,7 +44,7 @@ class Named:
 )
 def test_kind_of_device_is_recognised(platform, name, version, id):
     assert opencl_device.device_traits(Named(platform, name, version)).id == id
-    # a processor that the compiler does not know
+    # the compiler does not know a `generic` processor
     assert opencl_device.is_unknown(Named(platform, name, version.replace("znver3", "generic"))) == ("znver3" in version)
 
 
@@ -79,7 +79,7 @@ print(sorted(sorted(os.sched_getaffinity(int(t))) for t in os.listdir("/proc/sel
 
 
 def opened(*cores, **environment):
-    """Output of a process of its own that opens the device on some cores."""
+    """Finished process that opened the device once for each of these cores."""
     command = [sys.executable, "-c", PINNED, *map(str, cores)]
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
 
@@ -96,13 +96,13 @@ def test_two_branches_get_units_of_their_own_and_no_unit_is_given_twice():
     assert "1 units, 1 are in use" in opened(first, second, POCL_MAX_PTHREAD_COUNT="1").stderr
 
 
-def told(hide, **environment):
-    """Message of a process on the delegate in which OpenCL is as `hide` leaves it."""
-    code = "from scheduler.delegates import get_delegate; print(get_delegate('opencl').unavailable())"
-    return subprocess.run([sys.executable, "-c", f"{hide}\n{code}"], capture_output=True, text=True, env=os.environ | environment).stdout
+def report(setup, **environment):
+    """Output of a new process that runs `code` and prints why the delegate is unavailable."""
+    query = "from scheduler.delegates import get_delegate; print(get_delegate('opencl').unavailable())"
+    return subprocess.run([sys.executable, "-c", f"{setup}\n{query}"], capture_output=True, text=True, env=os.environ | environment).stdout
 
 
-#: Debian's Oclgrind: a driver that is an OpenCL library of its own, as those of phones are.
+#: Debian's Oclgrind: a driver that is a complete OpenCL library, like the drivers of phones.
 DRIVER = Path("/usr/lib/oclgrind/liboclgrind-rt.so")
 
 
@@ -114,15 +114,15 @@ def test_bundle_runs_on_a_driver_that_no_loader_finds(tmp_path):
         f"    with Session({str(bundles.two_branches(tmp_path / 'bundle'))!r}, {{'gpu': place}}) as session: print(float(session(x).sum()))\n"
         f"from scheduler.delegates.opencl.device import find_device\nassert find_device().platform.name == 'Oclgrind'"
     )
-    on_it, on_the_cpu, problem = told(code, NN_STRETCH_OPENCL_LIBRARY=str(DRIVER)).split()
-    assert (float(on_it), problem) == (pytest.approx(float(on_the_cpu), rel=1e-5), "None")
+    oclgrind_sum, cpu_sum, problem = report(code, NN_STRETCH_OPENCL_LIBRARY=str(DRIVER)).split()
+    assert (float(oclgrind_sum), problem) == (pytest.approx(float(cpu_sum), rel=1e-5), "None")
 
 
-def test_driver_that_fails_does_not_hide_the_others_and_a_library_that_does_not_load_is_told(tmp_path):
+def test_failing_driver_does_not_hide_others_and_a_library_that_does_not_load_is_reported(tmp_path):
     broken = "import pyopencl as cl\nclass Broken:\n    def get_devices(self): raise cl.RuntimeError('clGetDeviceIDs failed: OUT_OF_HOST_MEMORY')\n"
-    assert told(f"{broken}all = cl.get_platforms()\ncl.get_platforms = lambda: [Broken(), *all]").strip() == "None"
-    assert "clGetDeviceIDs failed: OUT_OF_HOST_MEMORY" in told(f"{broken}cl.get_platforms = lambda: [Broken()]")
-    assert "library that does not load" in told("", NN_STRETCH_OPENCL_LIBRARY=str(tmp_path / "no.so"))
+    assert report(f"{broken}all = cl.get_platforms()\ncl.get_platforms = lambda: [Broken(), *all]").strip() == "None"
+    assert "clGetDeviceIDs failed: OUT_OF_HOST_MEMORY" in report(f"{broken}cl.get_platforms = lambda: [Broken()]")
+    assert "library that does not load" in report("", NN_STRETCH_OPENCL_LIBRARY=str(tmp_path / "no.so"))
 
 
 def test_failed_build_names_a_file_with_the_drivers_log():
@@ -142,7 +142,7 @@ def test_binary_that_the_driver_refuses_is_compiled_again(monkeypatch):
     monkeypatch.setattr(opencl_device, "write_binary", lambda path, binary: (written.append(path), write(path, binary)))
 
     def compilations():
-        """How often the driver compiles the kernel that a new collection is asked for."""
+        """Number of compilations when a new `Programs` object is asked for the kernel."""
         written.clear()
         assert opencl_device.Programs(opencl_device.open_device(()), False).kernel("softmax", (("LOGARITHM", "1"),)).num_args == 5
         return len(written)
@@ -159,7 +159,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path / "nn-stretch" / "opencl"
 
 
-def test_damaged_binary_is_not_read_and_nothing_is_kept_where_nothing_can_be_written(folder):
+def test_damaged_binary_is_not_read_and_an_unwritable_folder_keeps_nothing(folder):
     path = opencl_device.binary_file("d")
     for damage in (lambda kept: kept[:-1], lambda kept: kept[:10], lambda kept: kept + b"x", lambda kept: b""):
         opencl_device.write_binary(path, b"code of a kernel")
@@ -172,7 +172,7 @@ def test_damaged_binary_is_not_read_and_nothing_is_kept_where_nothing_can_be_wri
     assert folder.is_file()
 
 
-def test_kernel_without_a_file_is_an_error_that_says_where_it_should_be(tmp_path, added_template):
+def test_kernel_without_a_file_is_an_error_with_the_expected_path(tmp_path, added_template):
     added_template("Cos", networks.cosine("cosine_of_nowhere"), tmp_path)
     path = networks.save(tmp_path / "m.onnx", [("Cos", ["x"], "y", {})], {"x": (1, 4, 2, 2)}, ["y"], {})
     with pytest.raises(StretchError, match=r"the kernel `cosine_of_nowhere` has no file cosine_of_nowhere\.cl in .*" + tmp_path.name):

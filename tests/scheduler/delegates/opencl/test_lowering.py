@@ -1,4 +1,4 @@
-"""Subgraphs on an OpenCL device: from ONNX nodes to launches of kernels, where tensors lie, and the tiles that read them."""
+"""Subgraphs on an OpenCL device: kernel launches for ONNX nodes, memory layout of tensors, and tiles."""
 
 import os
 import re
@@ -46,9 +46,9 @@ W = networks.numbers(2, 3, 3, 3)
 @pytest.mark.parametrize(
     ("nodes", "shape", "weights", "kinds"),
     [
-        # a batch norm that follows no convolution becomes scale and shift
+        # a batch norm without a convolution before it becomes scale and shift
         ([("BatchNormalization", ["x", *NORM], "y", {})], (1, 3, 4, 4), NORM, "ScaleShift"),
-        # a pad of zeros goes into the convolution; one of another value, or before a maximum, stays
+        # a pad with zeros is merged into the convolution; a pad with another value, or before a max pool, stays
         *(
             ([("Pad", ["x", "p", "v"], "p1", {}), node], (1, 3, 6, 6), {"p": PADS, "v": np.float32(value), "w": W}, kinds)
             for node, value, kinds in (
@@ -57,7 +57,7 @@ W = networks.numbers(2, 3, 3, 3)
                 (("MaxPool", ["p1"], "y", THREE), 0, "Pad MaxPool"),
             )
         ),
-        # identities go, and constants are computed once
+        # identities are removed, and constants are computed once
         (
             [
                 *(("Identity", ["x"], "i", {}), ("Identity", ["i"], "j", {}), ("Add", ["one", "one"], "two", {})),
@@ -67,7 +67,7 @@ W = networks.numbers(2, 3, 3, 3)
             {"one": np.ones(3, np.float32)},
             "Mul Identity",
         ),
-        # reshape, transpose, reshape is one shuffle of channels
+        # reshape, transpose and reshape become one channel shuffle
         (
             [
                 *(("Relu", ["x"], "r", {}), ("Reshape", ["r", "split"], "g", {})),
@@ -77,7 +77,7 @@ W = networks.numbers(2, 3, 3, 3)
             {"split": np.array([2, 3, 4, 5, 5]), "whole": np.array([2, 12, 5, 5])},
             "Relu ChannelShuffle",
         ),
-        # a part that ends inside a block is copied
+        # an input of a concatenation that ends inside a block is copied
         (
             [networks.conv("x", "a", "w1", **ONE), networks.conv("x", "b", "w2", **ONE), ("Concat", ["a", "b", "x"], "y", {"axis": 1})],
             (2, 4, 3, 5),
@@ -90,11 +90,11 @@ def test_graph_is_simplified_and_computes_the_same(tmp_path, nodes, shape, weigh
     read = {name: weights[name] for name in weights if any(name in inputs for _, inputs, _, _ in nodes)}
     path = networks.save(tmp_path / "m.onnx", nodes, {"x": shape}, ["y"], read)
     assert " ".join(node.op for node in simplified(path).nodes) == kinds
-    # ONNX Runtime 1.31 merges a pad into a maximum and so lets its zeros never win: numpy is the oracle.
+    # numpy is the oracle: ONNX Runtime 1.31 merges a pad into a max pool, which then ignores the pad's zeros.
     assert networks.error(path, oracle=ReferenceDelegate) <= 1e-5
 
 
-def test_what_is_merged_or_removed_is_named_and_outputs_may_be_inputs_or_be_read_on(tmp_path):
+def test_merged_and_removed_nodes_are_named_and_outputs_may_be_inputs_or_have_readers(tmp_path):
     assert [node.op for node in simplified(networks.residual_block(tmp_path / "m.onnx")).nodes] == ["Conv", "Relu", "Conv", "Add", "Relu"]
     nodes = [("Identity", ["x"], "i", {}), ("Pad", ["i", "p"], "p1", {}), networks.conv("p1", "y", "w", pads=[1, 0, 0, 1], **THREE)]
     graph = simplified(networks.save(tmp_path / "m.onnx", nodes, {"x": (1, 3, 6, 6)}, ["y"], {"p": PADS, "w": W}))
@@ -104,7 +104,7 @@ def test_what_is_merged_or_removed_is_named_and_outputs_may_be_inputs_or_be_read
     assert networks.error(networks.save(tmp_path / "m.onnx", nodes, {"x": (1, 5, 3, 3)}, ["y", "z", "same"], {})) <= 1e-6
 
 
-def test_sigmoid_times_its_input_is_silu_and_the_gate_stays_a_product(tmp_path):
+def test_sigmoid_times_its_input_becomes_silu_and_a_gate_stays_a_product(tmp_path):
     graph = simplified(networks.squeeze_excite(tmp_path / "m.onnx"))
     fuse(graph)
     assert [node.op for node in graph.nodes] == ["Conv", "GlobalAveragePool", "Conv", "Conv", "Binary"]
@@ -126,7 +126,7 @@ def test_parts_of_a_concatenation_are_written_in_place(tmp_path):
 
 
 @pytest.mark.parametrize("outputs", [["z"], ["z", "y"]])
-def test_concatenations_of_a_dense_block_copy_nothing_but_results(tmp_path, outputs):
+def test_concatenations_of_a_dense_block_copy_only_inputs_and_outputs(tmp_path, outputs):
     weights = {"w1": networks.numbers(16, 16, 1, 1), "w2": networks.numbers(16, 32, 1, 1), "w3": networks.numbers(8, 48, 1, 1)}
     nodes = [
         *(networks.conv("x", "a", "w1", **ONE), ("Relu", ["a"], "b", {}), networks.conv("b", "c", "w1", **ONE)),
@@ -136,7 +136,7 @@ def test_concatenations_of_a_dense_block_copy_nothing_but_results(tmp_path, outp
     path = networks.save(tmp_path / "m.onnx", nodes, {"x": (2, 16, 3, 5)}, outputs, weights)
     assert networks.error(path) <= 1e-5
     if outputs == ["z"]:
-        # the input is brought into blocks, and the output out of them where its kernel does not do that
+        # one move converts the input to blocks; another converts the output back unless its kernel does
         assert [launch.kernel for launch in networks.launches(path, winograd="off")].count("move") <= 2
 
 
@@ -157,7 +157,7 @@ def element(view, n, c, h, w):
 
 
 @given(st.tuples(*[st.integers(1, 9)] * 4), st.builds(Blocking, st.sampled_from([4, 8, 16]), st.booleans()))
-def test_every_element_has_a_place_of_its_own_inside_the_buffer(shape, blocking):
+def test_every_element_has_a_unique_index_inside_the_buffer(shape, blocking):
     view = blocking.blocked("t", shape)
     places = {element(view, *index) for index in np.ndindex(*shape)}
     assert len(places) == prod(shape)
@@ -179,7 +179,7 @@ def test_every_tile_fits_registers_pixels_and_blocks(problem, traits):
         assert tile["VW"] * tile["VC"] + tile["VC"] <= traits.registers
 
 
-def test_tuned_schedule_is_taken_where_it_is_legal():
+def test_tuned_schedule_is_used_if_it_is_legal():
     problem = KernelProblem("conv", "s", 100, 4, 64)
     legal = rank_tiles(Schedules(AVX2), problem)
     assert Schedules(AVX2, {("conv", "s"): legal[-1]}).parameters(problem, legal) == legal[-1]
@@ -191,7 +191,7 @@ NETWORKS = [networks.residual_block, networks.squeeze_excite, networks.classifie
 
 
 @pytest.mark.parametrize("network", [NETWORKS[0], *(pytest.param(make, marks=pytest.mark.slow) for make in NETWORKS[1:])])
-def test_network_agrees_with_onnx_runtime_and_in_half_precision_chooses_the_same_class(tmp_path, network):
+def test_network_agrees_with_onnx_runtime_and_predicts_the_same_class_in_half_precision(tmp_path, network):
     path = network(tmp_path / "m.onnx")
     assert networks.error(path) <= 1e-5
     assert networks.error(path, half=True) <= 1e-2
@@ -199,19 +199,19 @@ def test_network_agrees_with_onnx_runtime_and_in_half_precision_chooses_the_same
     assert np.array_equal(full.reshape(len(full), -1).argmax(1), half.reshape(len(half), -1).argmax(1))
 
 
-def test_places_tell_kernel_time_and_what_was_merged(tmp_path):
+def test_node_placements_have_kernel_times_and_merged_operators(tmp_path):
     places = {place.name: place for place in OpenCLDelegate().node_placements(networks.residual_block(tmp_path / "m.onnx"))}
     assert places["conv_1"].ms > 0
     assert "kernel" in places["conv_1"].reason
     assert places["batch_norm_2"].reason == places["relu_3"].reason == "merged into `conv_1`"
     assert places["add_5"].reason == places["relu_6"].reason == "merged into `conv_4`"
-    # of a subgraph that is refused, they say why
+    # for a refused subgraph, the placement has the reason
     path = networks.save(tmp_path / "m.onnx", [("Cos", ["x"], "y", {})], {"x": (1, 5)}, ["y"], {})
     (place,) = OpenCLDelegate().node_placements(path)
     assert re.search("on the CPU instead.*`y` is a Cos.*no kernel", place.reason)
 
 
-def test_two_invocations_of_one_subgraph_keep_to_their_own_buffers(tmp_path):
+def test_two_invocations_of_one_subgraph_use_separate_buffers(tmp_path):
     compiled = OpenCLDelegate().compile(networks.classifier(tmp_path / "m.onnx"))
     xs = [networks.numbers(2, 3, 30, 30, seed=seed) for seed in (1, 2)]
     ys = [np.zeros((2, 5), np.float32) for _ in xs]
@@ -221,31 +221,31 @@ def test_two_invocations_of_one_subgraph_keep_to_their_own_buffers(tmp_path):
     for call in calls:
         call.wait()
     for x, y in zip(xs, ys, strict=True):
-        alone = np.zeros((2, 5), np.float32)
-        compiled.run([x], [alone])
-        assert np.array_equal(y, alone)
+        expected = np.zeros((2, 5), np.float32)
+        compiled.run([x], [expected])
+        assert np.array_equal(y, expected)
     assert not np.array_equal(*ys)
 
 
-def test_memory_that_the_device_does_not_have_is_an_error(tmp_path):
+def test_more_memory_than_the_device_has_is_an_error(tmp_path):
     def huge(tensors, alignment):
         return MemoryPlan({t.name: 0 for t in tensors.tensors}, {t.name: 0 for t in tensors.tensors}, (1 << 60,))
 
     with pytest.raises(UnableError, match="no memory"):
         OpenCLDelegate(planner=huge).compile(networks.residual_block(tmp_path / "m.onnx"))
-    # the next one does not inherit memory that is not there
+    # the next compilation does not reuse the failed allocation
     compiled = OpenCLDelegate().compile(networks.residual_block(tmp_path / "m.onnx"))
     compiled.run([networks.numbers(*SHAPE)], [np.zeros(SHAPE, np.float32)])
 
 
 @pytest.fixture
 def block(tmp_path):
-    """A residual block that is compiled, numbers that it reads and room for its results."""
+    """A compiled residual block, its input, and an array for its output."""
     path = networks.residual_block(tmp_path / "m.onnx")
     return OpenCLDelegate().compile(path), networks.numbers(*SHAPE), np.zeros(SHAPE, np.float32)
 
 
-def test_results_follow_the_callers_arrays(block):
+def test_every_run_reads_the_callers_current_arrays(block):
     compiled, x, y = block
     call = compiled.bind([x], [y])
     call.run()
@@ -258,7 +258,7 @@ def test_results_follow_the_callers_arrays(block):
     assert np.array_equal(y, first)
 
 
-def test_fed_run_computes_the_same_and_launches_take_all_of_its_time(block):
+def test_fed_run_computes_the_same_and_every_launch_has_a_time(block):
     compiled, x, y = block
     fed = np.zeros_like(y)
     compiled.run([x], [y])
@@ -268,7 +268,7 @@ def test_fed_run_computes_the_same_and_launches_take_all_of_its_time(block):
 
 
 @given(st.lists(st.floats(0.001, 10), min_size=1), st.floats(0, 100))
-def test_raised_times_have_one_floor_and_sum_to_the_total_where_they_were_less(times, total):
+def test_raised_times_have_one_floor_and_sum_to_at_least_the_total(times, total):
     new = invocations.raised(times, total)
     assert sum(new) == pytest.approx(max(total, sum(times)))
     assert all(after >= before for before, after in zip(times, new, strict=True))
@@ -276,7 +276,7 @@ def test_raised_times_have_one_floor_and_sum_to_the_total_where_they_were_less(t
     assert all(level == pytest.approx(min(new)) for level in lifted)
 
 
-def test_device_with_memory_of_its_own_reads_and_writes_slices_of_several_pieces(block):
+def test_device_with_separate_memory_reads_and_writes_non_contiguous_slices(block):
     compiled, _, y = block
     copying = replace(compiled.device, traits=replace(compiled.device.traits, cpu=False))
     x, joined = networks.numbers(1, 16, 12, 9), np.zeros((1, 20, 11, 9), np.float32)
@@ -292,7 +292,7 @@ def test_device_with_memory_of_its_own_reads_and_writes_slices_of_several_pieces
 
 
 def test_subgraph_is_opened_run_and_freed_again_and_again(tmp_path):
-    """In whatever order its objects are freed; NVIDIA's driver crashed at parts of buffers that were made twice."""
+    """Objects may be freed in any order; NVIDIA's driver crashed when sub-buffers were created twice."""
     model = networks.residual_block(tmp_path / "m.onnx")
     x, ys = networks.numbers(*SHAPE), []
     for _ in range(100):
@@ -304,22 +304,22 @@ def test_subgraph_is_opened_run_and_freed_again_and_again(tmp_path):
     assert all(np.array_equal(y, ys[0]) for y in ys)
 
 
-def test_memory_that_a_driver_pins_is_zero_and_computed_on_as_any_other(block):
-    compiled, numbers, alone = block
+def test_pinned_memory_starts_with_zeros_and_gives_the_same_results(block):
+    compiled, numbers, expected = block
     device = open_device(())
     raw = pinned_bytes(device, 16 * 81 * 4 * 2)
     assert not raw.any()
-    assert not (device.traits.cpu and pinned_is_faster(device))  # a CPU device reads the host's memory as it lies
+    assert not (device.traits.cpu and pinned_is_faster(device))  # a CPU device reads the host's memory directly
     x, y = (part.view(np.float32).reshape(SHAPE) for part in np.split(raw, 2))
     x[:] = numbers
     compiled.run([x], [y])
-    compiled.run([numbers], [alone])
-    assert np.array_equal(y, alone)
+    compiled.run([numbers], [expected])
+    assert np.array_equal(y, expected)
 
 
 @pytest.fixture
 def driven(monkeypatch):
-    """As for a user: every delegate may drive its processor."""
+    """Let every delegate use its processor, as for users."""
     monkeypatch.delenv("NN_STRETCH_DRIVERS")
     if len(available_cores()) < 2:
         pytest.skip("two cores are needed")
@@ -348,7 +348,7 @@ REFUSED = "failed: clEnqueueNDRangeKernel failed: OUT_OF_RESOURCES"
 
 
 def test_failing_device_fails_the_inference_and_not_the_session(tmp_path, driven, monkeypatch):
-    # made without a fallback
+    # this delegate has no fallback
     with Session(two_branches(tmp_path / "b"), {"gpu": "opencl"}, delegates={"opencl": OpenCLDelegate()}) as session:
         x = random_input(session.bundle)
         before = session(x)
@@ -368,11 +368,11 @@ def test_cpu_computes_and_is_named_where_a_device_fails(tmp_path, driven, monkey
         with pytest.warns(UserWarning, match=f"of the gpu runs on the CPU: .*{REFUSED}"):
             assert np.allclose(session(x), before, rtol=1e-5, atol=1e-5)
         assert {place.delegate for place in session.replaced.values()} == {"cpu"}
-        assert all(REFUSED in why for why in session.trace.replaced.values())
+        assert all(REFUSED in reason for reason in session.trace.replaced.values())
 
 
-def test_gpu_that_vanishes_between_two_runs_is_replaced_and_named(tmp_path, driven, monkeypatch):
-    """The process that drives it dies, and the driver's library is gone for the one that takes its place."""
+def test_gpu_that_vanishes_between_two_runs_is_replaced_with_a_reason(tmp_path, driven, monkeypatch):
+    """The process that drives the GPU dies, and its successor cannot load the driver's library."""
     delegate = ProcessDelegate("opencl")
     options = {"delegates": {"process": delegate}, "faults": FaultPolicy()}
     with closing(delegate), Session(two_branches(tmp_path / "b"), {"gpu": "process"}, **options) as session:
@@ -385,4 +385,4 @@ def test_gpu_that_vanishes_between_two_runs_is_replaced_and_named(tmp_path, driv
         assert {place.delegate for place in session.replaced.values()} == {"cpu"}
         (decision,) = session.decisions
         assert (decision.what, decision.site.delegate) == ("retired", "process")
-        assert all("library that does not load" in why for why in (decision.reason, *session.trace.replaced.values()))
+        assert all("library that does not load" in reason for reason in (decision.reason, *session.trace.replaced.values()))

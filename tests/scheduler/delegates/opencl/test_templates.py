@@ -1,4 +1,4 @@
-"""Every kernel against ONNX Runtime, with the shapes that its template treats differently, and tuning of schedules and work groups."""
+"""Every kernel against ONNX Runtime, with all shapes that its template distinguishes, and tuning of schedules and work groups."""
 
 from dataclasses import replace
 
@@ -60,7 +60,7 @@ def test_winograd_agrees_at_every_border(tmp_path, shape):
     assert networks.error(path, winograd="on") <= 1e-5
 
 
-def test_template_of_paper_004_and_a_padded_copy_of_the_input_give_the_same(tmp_path):
+def test_template_of_paper_004_and_a_padded_copy_of_the_input_give_equal_results(tmp_path):
     path = one_conv(tmp_path / "m.onnx", (1, 16, 9, 9), (32, 16, 3, 3), **THREE)
     (launch,) = [launch for launch in networks.launches(path, schedule="tvm") if launch.kernel == "conv"]
     assert dict(launch.defines)["VW"] == "4"
@@ -74,7 +74,7 @@ def test_template_of_paper_004_and_a_padded_copy_of_the_input_give_the_same(tmp_
     ("op", "constant"),
     [
         *((op, networks.numbers(*shape, seed=4)) for op in ("Add", "Mul") for shape in ((), (1,), (9, 1, 1), (1, 9, 3, 4), (4,))),
-        # pads add zeros, and cut off where they are negative
+        # pads add zeros, and negative pads cut off rows or columns
         *(("Pad", np.array([0, 0, *high, 0, 0, *low])) for high, low in (((1, 0), (2, 3)), ((-1, -1), (1, 1)), ((-2, 1), (0, -3)))),
     ],
 )
@@ -98,8 +98,8 @@ WINDOWS = {
 @pytest.mark.representatives(5)
 @pytest.mark.parametrize("blocked", [False, True])
 @pytest.mark.parametrize("window", WINDOWS)
-def test_rows_that_are_a_view_are_read_by_every_window(tmp_path, window, blocked):
-    """Rows of a tensor that another kernel wrote, or of the caller's memory; a skip reads others."""
+def test_every_window_reads_rows_that_are_a_view(tmp_path, window, blocked):
+    """The rows are of another kernel's output or of the caller's memory; the second slice cuts the result."""
     shape, attrs = WINDOWS[window]
     weights = {"w": networks.numbers(*shape, seed=3), "s": np.array([2]), "e": np.array([9]), "a": np.array([2]), "t": np.array([3])}
     nodes = [("Relu", ["x"], "r", {})] * blocked + [
@@ -113,7 +113,7 @@ def test_rows_that_are_a_view_are_read_by_every_window(tmp_path, window, blocked
 
 
 @pytest.mark.parametrize(
-    ("nodes", "says"),
+    ("nodes", "message"),
     [
         ([("Concat", ["x", "x"], "y", {"axis": 3})], "channels or rows of images only"),
         ([("Resize", ["x", "", "s"], "y", {"mode": "linear"})], "nearest neighbours only"),
@@ -124,12 +124,12 @@ def test_rows_that_are_a_view_are_read_by_every_window(tmp_path, window, blocked
         ([networks.conv("volume", "c", "w5"), ("BatchNormalization", ["c", *["g0"] * 4], "y", {})], "over images"),
     ],
 )
-def test_setting_that_no_kernel_computes_is_refused_with_the_reason(tmp_path, nodes, says):
+def test_setting_that_no_kernel_computes_is_refused_with_the_reason(tmp_path, nodes, message):
     weights = {"s": np.array([1, 1, 2, 2], np.float32), "one": np.array([1]), "two": np.array([2]), "axis": np.array([3])}
     weights |= {"g": networks.numbers(5, 2), "g0": np.ones(3, np.float32), "w5": networks.numbers(3, 2, 3, 3, 3)}
     inputs = {"x": (1, 3, 4, 4), "m": (2, 5), "m2": (5, 2), "v": (2, 3, 2, 2), "volume": (1, 2, 4, 4, 4)}
     path = networks.save(tmp_path / "m.onnx", nodes, inputs, ["y"], weights)
-    with pytest.raises(UnableError, match=says):
+    with pytest.raises(UnableError, match=message):
         networks.launches(path)
 
 
@@ -145,7 +145,7 @@ def test_convolution_computed_with_half_is_within_its_precision(tmp_path, kernel
 
 
 def test_half_sums_join_floats_before_they_lose_what_is_added(tmp_path):
-    """Adding ones in half stops at 2048."""
+    """A sum of ones in half precision stops at 2048."""
     networks.needs_half()
     weights = {"w": np.ones((8, 4096, 1, 1), np.float32)}
     path = networks.save(tmp_path / "m.onnx", [networks.conv("x", "y", "w", **ONE)], {"x": (1, 4096, 1, 2)}, ["y"], weights)
@@ -181,26 +181,26 @@ def test_pooling_of_whole_images_by_a_work_group_agrees(tmp_path, limit, shape, 
 
 
 @pytest.fixture
-def few(monkeypatch):
+def few_candidates(monkeypatch):
     """Measure two candidates, so that few kernels are built."""
     before = ScheduleTuner.__init__
     monkeypatch.setattr(ScheduleTuner, "__init__", lambda self, *a, **k: before(self, *a, **k | {"top": 2, "rounds": 3}))
 
 
 @pytest.mark.slow
-def test_tuned_schedules_are_kept_and_taken_by_the_next_compilation(tmp_path, few):
+def test_tuned_schedules_are_stored_and_used_by_the_next_compilation(tmp_path, few_candidates):
     path = networks.residual_block(tmp_path / "m.onnx")
     tune = OpenCLDelegate().tune(path, 60)
     assert {item.kernel for item in tune} == {"conv", "product", "winograd"}
     assert all(item.after_ms <= item.before_ms for item in tune)
-    known = cached_schedules(open_cache(open_device(()), False))
-    assert known == {(item.kernel, item.shape): item.choice for item in tune}
+    schedules = cached_schedules(open_cache(open_device(()), False))
+    assert schedules == {(item.kernel, item.shape): item.choice for item in tune}
     winograd = next(item for item in tune if item.kernel == "winograd")
     assert ("winograd_in" in networks.kernels(path)) == bool(winograd.choice["USE"])
     assert networks.error(path) <= 1e-5
 
 
-def test_interrupted_tuning_keeps_what_was_found(tmp_path, few):
+def test_interrupted_tuning_keeps_what_was_found(tmp_path, few_candidates):
     def interrupt(_):
         raise KeyboardInterrupt
 
@@ -212,7 +212,7 @@ def test_interrupted_tuning_keeps_what_was_found(tmp_path, few):
     assert len(OpenCLDelegate().tune(path, 60)) + len(kept) == len(cached_schedules(open_cache(open_device(()), False)))
 
 
-def test_launches_that_are_alike_are_measured_once(tmp_path):
+def test_equal_launches_are_measured_once(tmp_path):
     device = open_device(())
     compiled = OpenCLDelegate().compile(networks.residual_block(tmp_path / "m.onnx"))
     compiled.launches = (compiled.launches[0], replace(compiled.launches[0], node="again"))

@@ -271,12 +271,12 @@ def test_every_change_computes_what_the_original_does_by_the_definition_of_onnx(
 
 
 @pytest.mark.parametrize(
-    ("name", "noun"), [("m.txt", "does not end in .onnx"), ("mine.onnx", "exists already"), ("none/m.onnx", "does not exist")]
+    ("name", "message"), [("m.txt", "does not end in .onnx"), ("mine.onnx", "exists already"), ("none/m.onnx", "does not exist")]
 )
-def test_fixed_file_is_not_written_over_another_or_where_it_cannot_be(foreign, tmp_path, name, noun):
+def test_fixed_file_is_not_written_over_another_or_where_it_cannot_be(foreign, tmp_path, name, message):
     (tmp_path / "mine.onnx").write_text("mine")
     told = foreign_files.judge(open_model(foreign["foldable"]), judged())
-    with pytest.raises(UsageError, match=noun):
+    with pytest.raises(UsageError, match=message):
         foreign_files.fix_file(told, "onnxruntime", "cpu", tmp_path / name)
     assert (tmp_path / "mine.onnx").read_text() == "mine"
 

@@ -171,8 +171,8 @@ def test_a_page_for_other_machines_is_served_by_https(bundle_dir, tmp_path):
 def test_another_package_is_refused_and_nothing_is_unpacked(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "package.tgz").write_bytes(b"another")
-    for name, noun in (("package.tgz", "not the package"), ("none.tgz", "cannot read")):
-        with pytest.raises(StretchError, match=noun):
+    for name, message in (("package.tgz", "not the package"), ("none.tgz", "cannot read")):
+        with pytest.raises(StretchError, match=message):
             runtime_folder(tmp_path / name)
     assert not any(Path(tmp_path / "cache").rglob("*.mjs"))
 
