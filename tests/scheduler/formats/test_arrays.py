@@ -6,7 +6,7 @@ import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as some
+from hypothesis.extra import numpy as npst
 from onnx import numpy_helper
 
 from predictors.errors import StretchError
@@ -26,8 +26,8 @@ def content(array):
 ONES = content(np.ones(8, np.float32))
 
 
-@given(array=st.sampled_from(KINDS).flatmap(lambda kind: some.arrays(kind, some.array_shapes(min_dims=0, max_side=4))))
-def test_plain_arrays_come_back_as_they_were_saved(tmp_path_factory, array):
+@given(array=st.sampled_from(KINDS).flatmap(lambda kind: npst.arrays(kind, npst.array_shapes(min_dims=0, max_side=4))))
+def test_plain_arrays_are_read_as_they_were_saved(tmp_path_factory, array):
     path = tmp_path_factory.mktemp("npy") / "x.npy"
     np.save(path, array)
     np.testing.assert_array_equal(read_npy(path, "input"), array)
@@ -64,7 +64,7 @@ def node(model, name):
     return next(node for node in model.graph.node if node.name == name)
 
 
-def test_scales_at_the_edges_are_those_it_was_written_with(int8):
+def test_scales_of_inputs_and_outputs_are_read(int8):
     assert edges(int8) == ({"x": Quant(qdq.X_SCALE, 128)}, {"y": Quant(qdq.Y_SCALE, 128)})
 
 
@@ -98,7 +98,7 @@ def of_scale(name):
         (of_scale("w_scale"), "no single scale at `x_q`"),
     ],
 )
-def test_edge_that_is_not_one_scale_is_refused(int8, change, problem):
+def test_input_or_output_without_a_single_scale_is_refused(int8, change, problem):
     change(int8)
     with pytest.raises(StretchError, match=problem):
         edges(int8)

@@ -1,4 +1,4 @@
-"""TFLite files as they are read, and whether every number in one of nn-stretch is one that a runtime can follow."""
+"""Reading TFLite files, and checks that files of nn-stretch contain no number that could crash a runtime."""
 
 import inspect
 
@@ -21,7 +21,7 @@ KINDS = {kind: number for number, kind in ANY_TYPES.items()}
 
 
 def small():
-    """Tables of a file that adds stored numbers to `x`."""
+    """Tables of a file that adds a constant to `x`."""
     tensors = [{"name": name, "shape": [1, 4], "type": 0} for name in "xcy"]
     tensors[1] |= {"shape": [4], "buffer": 1}
     graph = {"tensors": tensors, "inputs": [0], "outputs": [2], "operators": [{"inputs": [0, 1], "outputs": [2]}]}
@@ -45,7 +45,7 @@ def save(path, model):
         ("int4", np.array([0xE1, 0x7F], np.uint8), ([1.0], [0]), 0, [[1, -2], [-1, 7]]),
     ],
 )
-def test_stored_numbers_are_the_reals_that_they_stand_for(tmp_path, kind, stored, scales, axis, reals):
+def test_stored_numbers_are_dequantised(tmp_path, kind, stored, scales, axis, reals):
     model = small()
     tensor = {"name": "c", "shape": [2, 2], "type": KINDS[kind], "buffer": 1}
     if scales is not None:
@@ -64,11 +64,11 @@ def many_tensors_of_one_buffer(model):
 
 
 def change(**places):
-    """A change of the tables: `place__key=value`."""
+    """Function that changes keys of the tables: `place__key=value`."""
 
     def changed(model):
         graph = model["subgraphs"][0]
-        at = {
+        tables = {
             "model": model,
             "graph": graph,
             "op": graph["operators"][0],
@@ -83,10 +83,10 @@ def change(**places):
             "code": model["operator_codes"][0],
             "signature": model.get("signature_defs", [{}])[0],
         }
-        at["settings"] = at["window"].get("builtin_options")
+        tables["settings"] = tables["window"].get("builtin_options")
         for place, value in places.items():
-            where, _, key = place.partition("__")
-            at[where][key] = value
+            table_name, _, key = place.partition("__")
+            tables[table_name][key] = value
 
     return changed
 
@@ -113,7 +113,7 @@ def change(**places):
         (change(c__type=2, c__quantization={"scale": [float("inf")], "zero_point": [0]}), "tensor `c` has a scale that is none"),
     ],
 )
-def test_dangling_reference_and_impossible_number_are_refused_in_one_sentence(tmp_path, changed, problem):
+def test_invalid_reference_and_impossible_number_are_refused_in_one_sentence(tmp_path, changed, problem):
     model = small()
     changed(model)
     with pytest.raises(StretchError, match=problem) as caught:
@@ -122,7 +122,7 @@ def test_dangling_reference_and_impossible_number_are_refused_in_one_sentence(tm
     assert "m.tflite" in caught.value.message
 
 
-def test_operators_settings_and_fields_are_those_of_the_schema():
+def test_operators_options_and_fields_agree_with_the_schema():
     schema = pytest.importorskip("ai_edge_litert.schema_py_generated")
     for table, known in (("BuiltinOperator", NAMES), ("BuiltinOptions", ANY_TFLITE.unions["BuiltinOptions"])):
         assert {number: getattr(getattr(schema, table), name) for number, name in known.items()} == {number: number for number in known}
@@ -138,7 +138,7 @@ def test_operators_settings_and_fields_are_those_of_the_schema():
             assert kind not in SCALARS or f"{names[SCALARS[kind]]}Flags" in source, field
 
 
-# TFLite files that nobody vouches for.
+# Files from untrusted sources.
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +149,7 @@ def content(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def rounded(tmp_path_factory):
-    """An int8 file: a depthwise convolution, a gate, a pool, a concatenation, a matrix."""
+    """An int8 file with a depthwise convolution, a gate, a pool, a concatenation and a linear layer."""
     folder = tmp_path_factory.mktemp("rounded")
     window = {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1, 1, 1), "dilation": (1, 1)}
     ops = [
@@ -201,7 +201,7 @@ def tensor(model, name):
 
 
 def scale_of(name, channel, value):
-    """Give a tensor another scale."""
+    """Function that changes the scale of one channel of a tensor."""
 
     def change(model):
         quantization = tensor(model, name)["quantization"]
@@ -212,8 +212,8 @@ def scale_of(name, channel, value):
     return change
 
 
-def made_real(name):
-    """Say that an int8 tensor is float."""
+def marked_as_float(name):
+    """Function that marks an int8 tensor as float."""
 
     def change(model):
         item = tensor(model, name)
@@ -223,18 +223,18 @@ def made_real(name):
     return change
 
 
-#: Files for which LiteRT stops the process.
+#: Changes after which LiteRT aborts the process.
 FATAL = {
-    "LOGISTIC of subgraph `case` reads int8 as `c` and gives float32": made_real("s.sigmoid"),
+    "LOGISTIC of subgraph `case` reads int8 as `c` and gives float32": marked_as_float("s.sigmoid"),
     "DEPTHWISE_CONV_2D of subgraph `case` makes its integers": scale_of("c.weight", 2, 1e3),
     "has the scale": scale_of("c", 0, 1e-30),
     "is float32 and has a scale": lambda model: tensor(model, "s.sigmoid").update(type=0),
-    "QUANTIZE of subgraph `case` gives float32": made_real("m.rescaled"),
+    "QUANTIZE of subgraph `case` gives float32": marked_as_float("m.rescaled"),
 }
 
 
 @pytest.mark.parametrize("problem", [*FATAL, *DAMAGE])
-def test_what_a_runtime_would_stop_the_process_for_or_follow_blindly_is_refused(content, rounded, tmp_path, problem):
+def test_file_that_could_crash_a_runtime_is_refused(content, rounded, tmp_path, problem):
     file = changed(rounded, FATAL[problem]) if problem in FATAL else changed(content, DAMAGE[problem])
     with pytest.raises(StretchError, match="is no TFLite file that nn-stretch wrote") as error:
         parse_tflite(file, tmp_path / "m.tflite")
@@ -256,7 +256,7 @@ roots = st.builds(lambda fields, union: fields | union, st.fixed_dictionaries({}
 
 
 def plain(value):
-    """Arrays as lists, so that they compare."""
+    """The value with arrays as lists or bytes, for comparison."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, np.ndarray):
@@ -269,12 +269,12 @@ def encoded(value):
 
 
 @given(roots)
-def test_what_was_written_is_read_back(value):
+def test_encoded_value_is_decoded_again(value):
     assert plain(FORMAT.decode(encoded(value))) == value
 
 
 @given(roots, st.data())
-def test_a_damaged_file_is_refused_or_read_but_nothing_else(value, data):
+def test_damaged_file_is_read_or_refused_with_one_sentence(value, data):
     content = damaged(data.draw, encoded(value))
     with one_sentence():
         FORMAT.decode(content[: data.draw(st.integers(0, len(content)))])
@@ -282,7 +282,7 @@ def test_a_damaged_file_is_refused_or_read_but_nothing_else(value, data):
 
 def test_list_longer_than_the_file_is_refused():
     content = encoded({"data": b"abcdefgh"})
-    at = content.find(b"abcdefgh") - 4
-    content[at : at + 4] = b"\xff\xff\xff\x7f"
+    offset = content.find(b"abcdefgh") - 4
+    content[offset : offset + 4] = b"\xff\xff\xff\x7f"
     with pytest.raises(StretchError, match="leads out of it"):
         FORMAT.decode(content)

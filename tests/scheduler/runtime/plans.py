@@ -19,7 +19,7 @@ def blocking(processor, core):
 
 
 def planned(subgraphs, joins=(), inputs=("x",), outputs=("y",), placements=ALL):
-    """Plan and placements of (name, processor, inputs, outputs) and (name, inputs, output)."""
+    """Plan and placements from subgraphs (name, processor, inputs, outputs) and joins (name, inputs, output)."""
 
     def several(names):
         return (names,) if isinstance(names, str) else tuple(names)
@@ -37,31 +37,31 @@ def three_processors():
 
 @st.composite
 def plans(draw):
-    """Steps that read and write one to three tensors each, of those that are there before them; joins among them."""
+    """Random plans and placements: subgraphs and joins that read one to three tensors of earlier steps."""
     inputs = [f"x{i}" for i in range(draw(st.integers(1, 3)))]
-    there, subgraphs, joins = list(inputs), [], []
+    available, subgraphs, joins = list(inputs), [], []
     for s in range(draw(st.integers(1, 8))):
-        if len(there) > 1 and draw(st.integers(0, 3)) == 0:
-            reads = draw(st.lists(st.sampled_from(there), min_size=2, max_size=3, unique=True))
+        if len(available) > 1 and draw(st.integers(0, 3)) == 0:
+            reads = draw(st.lists(st.sampled_from(available), min_size=2, max_size=3, unique=True))
             joins.append((f"s{s}.join", tuple(reads), f"j{s}"))
-            there.append(f"j{s}")
+            available.append(f"j{s}")
         else:
-            reads = draw(st.lists(st.sampled_from(there), min_size=1, max_size=3, unique=True))
+            reads = draw(st.lists(st.sampled_from(available), min_size=1, max_size=3, unique=True))
             writes = [f"t{s}.{i}" for i in range(draw(st.integers(1, 2)))]
             processor = draw(st.sampled_from(sorted(ALL)))
             subgraphs.append((f"s{s}", processor, tuple(reads), tuple(writes)))
-            there += writes
+            available += writes
     if not subgraphs:
-        subgraphs.append(("last", "cpu", (there[-1],), ("last.y",)))
-        there.append("last.y")
-    outputs = draw(st.lists(st.sampled_from(there), min_size=1, max_size=3, unique=True))
+        subgraphs.append(("last", "cpu", (available[-1],), ("last.y",)))
+        available.append("last.y")
+    outputs = draw(st.lists(st.sampled_from(available), min_size=1, max_size=3, unique=True))
     placements = draw(placements_of())
     return planned(draw(st.permutations(subgraphs)), joins, tuple(inputs), tuple(outputs), placements)
 
 
 @st.composite
 def placements_of(draw):
-    """Where the three processors run: in their own ways, on threads, or all on the calling thread."""
+    """Placements of the three processors: each asynchronous, on a thread, or on the calling thread."""
     return {
         "cpu": CPU,
         "gpu": draw(st.sampled_from([GPU, blocking("gpu", 1), CPU])),
@@ -70,15 +70,15 @@ def placements_of(draw):
 
 
 def chain(segments):
-    """Segments one after the other, each with a branch on some processors and a join: the order on every queue is fixed."""
+    """Consecutive segments with branches and a join each, so that every queue has a fixed order; with times of the steps."""
     subgraphs, joins, times, arriving = [], [], {}, "x"
     for number, branches in enumerate(segments):
         current = []
-        for processor, (into, computing, out) in branches.items():
+        for processor, (transfer_in, computing, transfer_out) in branches.items():
             name = f"s{number}.{processor}"
             subgraphs.append((name, processor, arriving, f"{name}.y"))
             current.append(f"{name}.y")
-            times[name] = StepTime(processor, (("in", into), ("subgraph", computing), ("out", out)))
+            times[name] = StepTime(processor, (("in", transfer_in), ("subgraph", computing), ("out", transfer_out)))
         joins.append((f"s{number}.join", current, f"y{number}"))
         times[f"s{number}.join"] = StepTime("cpu", (("join", 0.25),))
         arriving = f"y{number}"

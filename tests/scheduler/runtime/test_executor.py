@@ -1,4 +1,4 @@
-"""The threads that drive the state machine: what runs ahead, what fails and what hangs."""
+"""The threads that drive the state machine: steps that run ahead, failures and hangs."""
 
 import _thread
 import json
@@ -48,10 +48,10 @@ def executor_of(path, delegate, mapping=None, placed=None, in_flight=1):
 @pytest.mark.linux
 def test_thread_that_waits_for_a_processor_is_pinned_to_its_little_core(bundle_dir):
     cores, little = {}, max(os.sched_getaffinity(0))
-    noting = Hooked(lambda model, run, outputs: cores.update({model.stem: os.sched_getaffinity(0)}), "null")
+    hooked = Hooked(lambda model, run, outputs: cores.update({model.stem: os.sched_getaffinity(0)}), "null")
     placed = place_processors(["cpu", "gpu"], {"gpu": "reference"})
     placed["gpu"] = replace(placed["gpu"], waits_on=little)
-    built = executor_of(bundle_dir, noting, placed=placed)
+    built = executor_of(bundle_dir, hooked, placed=placed)
     try:
         built.run()
     finally:
@@ -77,7 +77,7 @@ def test_trace_has_every_step_once_with_no_step_before_its_inputs(bundle_dir):
     assert trace.start_ns <= min(starts.values()) < max(ends.values()) <= trace.end_ns
 
 
-def test_failing_join_is_one_error_and_the_next_run_is_whole(bundle_dir):
+def test_failing_join_is_one_error_and_the_next_run_is_complete(bundle_dir):
     executor, broken = executor_of(bundle_dir, NullDelegate()), [MemoryError("no room")]
 
     def join():
@@ -91,13 +91,13 @@ def test_failing_join_is_one_error_and_the_next_run_is_whole(bundle_dir):
     executor.close()
 
 
-def falling(armed):
-    """Computes, raises the errors it has to, and names its fallback where it cannot."""
+def reference_with_fallback(armed):
+    """The reference delegate with the faults of `armed`, and `cpu` as its fallback."""
     return flaky(armed, "reference", "cpu")
 
 
-def test_invocations_that_are_not_asynchronous_as_they_should_be_are_refused(bundle_dir):
-    executor = executor_of(bundle_dir, falling({}), REFERENCE)
+def test_blocking_invocation_of_an_asynchronous_placement_is_refused(bundle_dir):
+    executor = executor_of(bundle_dir, reference_with_fallback({}), REFERENCE)
     before = dict(executor.placements)
     with pytest.raises(StretchError, match="`reference` says that it is asynchronous"):
         executor.replace("stem", Placement("gpu", "reference", (), "reference:gpu", "async", True, ""))
@@ -106,7 +106,7 @@ def test_invocations_that_are_not_asynchronous_as_they_should_be_are_refused(bun
 
 
 @pytest.mark.parametrize("threads", [0, 1, 2])
-def test_computes_what_onnx_runtime_computes_on_any_number_of_cores(bundle_dir, threads):
+def test_sequential_model_agrees_with_onnx_runtime_on_any_number_of_cores(bundle_dir, threads):
     before = os.sched_getaffinity(0)
     model = Sequential(bundle_dir / "model.onnx", tuple(sorted(before)[:threads]))
     assert np.allclose(model.run(X), whole(bundle_dir, X), atol=1e-6)
@@ -116,7 +116,7 @@ def test_computes_what_onnx_runtime_computes_on_any_number_of_cores(bundle_dir, 
         model.run(np.zeros((1, 3, 9, 9), np.float32))
 
 
-def test_max_error_is_relative_to_the_largest_expected_element_and_none_in_the_last_places_of_numbers_around_one():
+def test_max_error_is_relative_to_the_largest_expected_element_and_ignores_float_rounding():
     assert max_error(np.array([1.0, -4.5]), np.array([1.0, -4.0])) == pytest.approx(0.125)
     assert max_error(np.array([0.5]), np.array([0.0])) == pytest.approx(0.5)
     tiny = np.array([1e-5, 0.0])
@@ -147,17 +147,17 @@ class WritesLater(Writes, AsyncInvocation):
         return (1, 2)
 
 
-def made(kind, values, policy, other=lambda: ("cpu", [WANT]), precision="fp32"):
+def checked_invocation(kind, values, policy, other=lambda: ("cpu", [WANT]), precision="fp32"):
     array = np.zeros(6, np.float32)
     return wrap_invocation(kind(array, *values), [], check=Check([array], other, precision, [TOLERANCES[precision]], policy))
 
 
 @pytest.mark.parametrize("kind", [Writes, WritesLater])
-def test_nan_where_another_delegate_has_numbers_and_wrong_numbers_in_the_runs_that_are_looked_at_are_found(kind):
+def test_unexpected_nan_and_wrong_numbers_in_spot_checks_are_found(kind):
     nan = WANT.copy()
     nan[2] = np.nan
     for values, policy, message in (([WANT, nan], FaultPolicy(), "NaN"), ([WANT * 2] * 3, FaultPolicy(spot_every=3), "off by 1")):
-        call = made(kind, values, policy)
+        call = checked_invocation(kind, values, policy)
         for _ in values[1:]:
             call.run()
         with pytest.raises(UnableError, match=f"{message}.*delegate `cpu`"):
@@ -170,9 +170,9 @@ def test_nan_where_another_delegate_has_numbers_and_wrong_numbers_in_the_runs_th
     ids=["explained by rounding", "no other", "none there either"],
 )
 @pytest.mark.filterwarnings("ignore:invalid value")
-def test_nothing_is_said_of_rounding_and_where_there_is_nothing_to_compare_with(factor, other, precision):
-    made(Writes, [WANT * factor], FaultPolicy(spot_every=1), other, precision).run()
-    call = made(WritesLater, [WANT], FaultPolicy())
+def test_rounding_and_results_without_a_comparison_are_no_fault(factor, other, precision):
+    checked_invocation(Writes, [WANT * factor], FaultPolicy(spot_every=1), other, precision).run()
+    call = checked_invocation(WritesLater, [WANT], FaultPolicy())
     assert (isinstance(call, AsyncInvocation), call.times(), call.conversions()) == (True, (1, 2), ())
 
 
@@ -185,7 +185,7 @@ def trace(*spans):
     return Trace(built, 0, 10 * MS)
 
 
-def test_perfetto_has_a_named_track_per_processor_and_microseconds(tmp_path):
+def test_perfetto_trace_has_a_named_track_per_processor_and_times_in_microseconds(tmp_path):
     write_perfetto(tmp_path / "t", {"measured": [trace(("a", "cpu", 1, 4), ("b", "gpu", 3, 6))], "predicted": [trace(("a", "cpu", 0, 1))]})
     events = json.loads((tmp_path / "t").read_text())["traceEvents"]
     names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
@@ -199,15 +199,15 @@ times = st.tuples(st.integers(0, 100), st.integers(0, 100)).map(sorted)
 
 
 @given(st.lists(times, max_size=6), st.lists(times, max_size=6))
-def test_overlap_agrees_with_counting_every_tick_in_which_both_run_and_joins_are_no_work(cpu, gpu):
-    """Oracle: for each tick, spans of the one times spans of the other."""
+def test_overlap_agrees_with_counting_ticks_and_joins_do_not_count(cpu, gpu):
+    """Oracle: the sum over ticks of running spans on one processor times running spans on the other."""
     spans = [("a", "cpu", *t) for t in cpu] + [("b", "gpu", *t) for t in gpu] + [("join", "gpu", 0, 100)]
     expected = sum(sum(a <= t < b for a, b in cpu) * sum(a <= t < b for a, b in gpu) for t in range(100))
-    one = trace(*spans)
-    assert one.overlap_ms("cpu", "gpu") == one.overlap_ms("gpu", "cpu") == pytest.approx(expected)
+    result = trace(*spans)
+    assert result.overlap_ms("cpu", "gpu") == result.overlap_ms("gpu", "cpu") == pytest.approx(expected)
     busy = {"cpu": sum(b - a for a, b in cpu), "gpu": sum(b - a for a, b in gpu)}
-    assert {name: ms for name, ms in one.busy_ms().items() if ms} == {name: ms for name, ms in busy.items() if ms}
-    assert one.makespan_ms == 10
+    assert {name: ms for name, ms in result.busy_ms().items() if ms} == {name: ms for name, ms in busy.items() if ms}
+    assert result.makespan_ms == 10
 
 
 @given(st.lists(st.integers(0, 100), min_size=1))
@@ -222,10 +222,10 @@ def path(tmp_path):
 
 
 @pytest.mark.parametrize("broken", [None, "s1.gpu", "s2.gpu", "s3.gpu"])
-def test_steps_that_a_queue_goes_on_with_are_run_once_and_one_that_fails_is_redone_elsewhere_before_what_follows(path, broken):
+def test_steps_run_ahead_on_a_queue_run_once_and_a_failed_one_is_repeated_elsewhere_before_its_readers(path, broken):
     armed, steps = {}, ["s1.gpu", "s2.gpu", "s3.gpu"]
-    noting = falling(armed)
-    with Session(path, {"gpu": "reference"}, delegates={"reference": noting}) as session:
+    delegate = reference_with_fallback(armed)
+    with Session(path, {"gpu": "reference"}, delegates={"reference": delegate}) as session:
         session(X)
         armed |= {} if broken is None else {broken: UnableError("it cannot any more")}
         with warnings.catch_warnings(action="ignore" if broken else "error"):
@@ -236,12 +236,12 @@ def test_steps_that_a_queue_goes_on_with_are_run_once_and_one_that_fails_is_redo
         assert {name: session.subgraph_placements[name].delegate for name in steps} == {
             name: "cpu" if name == broken else "reference" for name in steps
         }
-    assert Counter(noting.begun) == {name: 2 if name == broken else 4 for name in steps}
-    assert broken or noting.begun == steps * 4
+    assert Counter(delegate.begun) == {name: 2 if name == broken else 4 for name in steps}
+    assert broken or delegate.begun == steps * 4
 
 
 @pytest.mark.parametrize("reads", [("t", "a"), ("t", "t")], ids=["one after the other", "side by side"])
-def test_queue_goes_on_with_its_next_step_while_the_calling_thread_is_at_work(tmp_path, reads):
+def test_queue_runs_its_next_step_while_the_calling_thread_computes(tmp_path, reads):
     builder = Builder(tmp_path / "bundle")
     builder.conv("stem", "stem", "cpu", "x", "t", 4)
     builder.conv("s1.cpu", "s1", "cpu", "t", "c", 4)
@@ -250,7 +250,7 @@ def test_queue_goes_on_with_its_next_step_while_the_calling_thread_is_at_work(tm
     builder.join("s1.join", "s1", "sum", ["c", "b", "a"], "y")
     path = builder.write("y")
     begun = threading.Event()
-    # one subgraph does not end before another one has begun
+    # s1.cpu does not end before s2.gpu has begun
     delegates = {"reference": flaky({"s2.gpu": begun.set, "s1.cpu": lambda: begun.wait(60)}, "reference")}
     with Session(path, {"cpu": f"reference{available_cores()[0]}", "gpu": "reference"}, delegates=delegates) as session:
         for number in range(3):
@@ -258,7 +258,7 @@ def test_queue_goes_on_with_its_next_step_while_the_calling_thread_is_at_work(tm
             assert np.allclose(session(X * number), whole(path, X * number), atol=1e-5)
 
 
-class Hears:
+class Listener:
     def __init__(self):
         self.calls = []
         self.heard = threading.Event()
@@ -268,22 +268,22 @@ class Hears:
         self.heard.set()
 
 
-def test_call_that_takes_too_long_is_told_once_and_a_new_one_again_and_one_that_ends_in_time_is_not(new_threads):
-    hears, patient = Hears(), Hears()
-    watch, late = Watchdog(0.01, hears.overdue), Watchdog(1000.0, patient.overdue)
+def test_watchdog_reports_each_overdue_call_once_and_no_call_that_ends_in_time(new_threads):
+    strict, patient = Listener(), Listener()
+    watch, patient_watch = Watchdog(0.01, strict.overdue), Watchdog(1000.0, patient.overdue)
     for name in ("first", "second"):
-        hears.heard.clear()
+        strict.heard.clear()
         call = (name, time.perf_counter_ns())
-        watch.running["gpu"] = late.running["gpu"] = call
-        assert hears.heard.wait(60)
-        assert hears.calls[-1] == ("gpu", call)
-    late.running["gpu"] = None
+        watch.running["gpu"] = patient_watch.running["gpu"] = call
+        assert strict.heard.wait(60)
+        assert strict.calls[-1] == ("gpu", call)
+    patient_watch.running["gpu"] = None
     watch.close()
-    late.close()
-    assert ([call[0] for _, call in hears.calls], patient.calls, new_threads()) == (["first", "second"], [], set())
+    patient_watch.close()
+    assert ([call[0] for _, call in strict.calls], patient.calls, new_threads()) == (["first", "second"], [], set())
 
 
-def test_thread_that_is_not_the_main_one_is_interrupted_between_instructions():
+def test_other_thread_than_the_main_one_is_interrupted_between_instructions():
     started, rows = threading.Event(), []
 
     def work():
@@ -302,14 +302,14 @@ def test_thread_that_is_not_the_main_one_is_interrupted_between_instructions():
     assert rows == ["interrupted"]
 
 
-def test_main_thread_is_interrupted_where_it_waits():
+def test_main_thread_is_interrupted_while_it_waits():
     with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - the interruption may come before the wait
         threading.Timer(0.1, interrupt, (threading.get_ident(),)).start()
         threading.Event().wait(60)
 
 
 def stuck(*names, first=lambda: None):
-    """A delegate that waits for an event in each call of some subgraphs, after something else is done; and the event."""
+    """A delegate whose runs of these subgraphs call `first` and then wait for an event; and the event."""
     free = threading.Event()
     return flaky(dict.fromkeys(names, lambda: (first(), free.wait(120))), "null"), free
 
@@ -318,7 +318,7 @@ def stuck(*names, first=lambda: None):
 @pytest.mark.parametrize(
     "mapping", [{"gpu": "null"}, {"gpu": "cpu", "cpu": f"null{available_cores()[0]}"}], ids=["on a thread", "on the calling thread"]
 )
-def test_call_that_takes_longer_than_it_may_ends_the_run_and_the_session(bundle_dir, mapping):
+def test_call_beyond_the_time_limit_ends_the_run_and_the_session(bundle_dir, mapping):
     delegate, free = stuck("s1.gpu", "s1.cpu")
     with Session(bundle_dir, mapping, delegates={"null": delegate}, time_limit=1) as session:
         for _ in range(2):
@@ -331,7 +331,7 @@ def test_call_that_takes_longer_than_it_may_ends_the_run_and_the_session(bundle_
 
 
 def press():
-    """Ctrl-C that wakes nobody, as one does that comes just before the calling thread goes to sleep."""
+    """Interrupt the main thread just before it starts to wait, so that the signal wakes no thread."""
     while sys._current_frames()[threading.main_thread().ident].f_code.co_name != "_serve":
         os.sched_yield()
     _thread.interrupt_main()

@@ -19,7 +19,7 @@ from tests.scheduler.runtime.plans import CPU, DSP, GPU, blocking, planned, plan
 
 
 def answered(machine, *turns):
-    """Assert that a machine gives these answers to these events."""
+    """Assert the machine's answers to a sequence of events."""
     for event, *answer in turns:
         assert machine.handle(event) == answer
 
@@ -28,7 +28,7 @@ def done(step, queue, lane=0):
     return m.StepDone(lane, step, queue)
 
 
-def test_meeting_point_enqueues_then_submits_then_runs_inline_then_waits_then_joins():
+def test_branches_are_enqueued_submitted_and_run_inline_then_waited_for_and_joined():
     answered(
         m.Machine.of(*three_processors()),
         (m.InputReady(0), m.RunInline(0, "stem", "cpu0")),
@@ -47,10 +47,10 @@ NOUNS = {m.Replaced: None, m.QueueReleased: "left behind"}
 @pytest.mark.parametrize(
     "event",
     [
-        # of a step that does not run
+        # a step that is not running
         *(m.StepDone(0, step, queue) for step, queue in (("head", "cpu0"), ("unknown", "cpu0"), ("s1.cpu", "gpu"))),
         *(m.StepDone(1, "s1.cpu", "cpu0"), m.StepFailed(0, "stem", "cpu0", ""), m.StepReturned(0, "s1.join", "cpu0", GPU)),
-        # of a placement that does not go with the others
+        # a placement that does not fit the others
         *(m.Replaced("head", place) for place in (replace(GPU, queue="cpu1"), replace(CPU, queue="cpu7"), replace(DSP, dispatch="inline"))),
         *(m.Replaced("s1.join", CPU), m.QueueReleased("gpu", 1.0)),
     ],
@@ -77,7 +77,7 @@ def pipeline(lanes, movable=()):
     return m.Machine.of(plan, places, lanes, caller=False, movable=movable)
 
 
-def test_join_runs_on_the_queue_that_has_just_become_free_and_before_its_subgraphs():
+def test_join_runs_on_the_queue_that_just_became_free_and_before_its_subgraphs():
     machine = pipeline(2)
     for event in (m.InputReady(0), m.InputReady(1), done("stem", "cpu0"), done("s1.cpu", "cpu0"), done("stem", "cpu0", 1)):
         machine.handle(event)
@@ -85,7 +85,7 @@ def test_join_runs_on_the_queue_that_has_just_become_free_and_before_its_subgrap
     answered(machine, (done("s1.gpu", "cpu1"), m.Join(0, "s1.join", "cpu1")), (done("s1.join", "cpu1"), m.Submit(1, "s1.gpu", "cpu1")))
 
 
-def test_queue_of_the_same_kind_helps_with_the_oldest_inference_once_its_own_work_is_done():
+def test_idle_queue_takes_work_of_an_equal_queue_from_the_oldest_inference():
     answered(
         pipeline(2, movable=("cpu",)),
         (m.InputReady(0), m.Submit(0, "stem", "cpu0")),
@@ -101,7 +101,7 @@ def subgraph(name, inputs, outputs):
     return PlannedSubgraph(name, name, f"{name}.onnx", "cpu", inputs, outputs)
 
 
-def test_steps_of_several_tensors_are_ordered_by_all_they_read():
+def test_steps_with_several_tensors_are_ordered_by_all_their_inputs():
     last = subgraph("last", ("p", "x", "j"), ("y",))
     join = JoinEntry("j", "j", "sum", ("q", "z"), "j", "cpu")
     plan = build_plan(["x", "z"], ["y", "q"], [last, subgraph("first", ("z",), ("p", "q"))], [join])
@@ -111,7 +111,7 @@ def test_steps_of_several_tensors_are_ordered_by_all_they_read():
 
 
 @pytest.mark.parametrize(("a", "b", "named"), [(("x", "b"), ("a",), "[ab]"), (("x",), ("lost", "a"), "b")])
-def test_first_step_that_waits_for_another_or_for_what_nothing_writes_is_named(a, b, named):
+def test_first_step_in_a_cycle_or_without_a_written_input_is_named(a, b, named):
     steps = [subgraph("a", a, ("a",)), subgraph("b", b, ("b",)), subgraph("c", ("b",), ("c",))]
     with pytest.raises(StretchError, match=f"`{named}` waits for a tensor that nothing writes before it"):
         build_plan(["x"], ["c"], steps, [])
@@ -156,7 +156,7 @@ class Play:
     def started(self, start):
         lane, step, queue = start.lane, start.step, start.queue
         assert queue not in self.running, "one step at a time on a queue"
-        assert set(self.plan.step(step).inputs) <= self.written[lane], "after what it reads"
+        assert set(self.plan.step(step).inputs) <= self.written[lane], "after its inputs"
         assert lane not in self.failed, "nothing starts after a failure"
         self.running[queue] = (lane, step)
         self.ran[lane, step] += 1
@@ -167,7 +167,7 @@ class Play:
         assert type(start) is {"async": m.Enqueue, "blocking": m.Submit, "inline": m.RunInline}[self.places[step].dispatch]
         if queue != self.places[step].queue:
             assert self.places[step].delegate in self.movable, "only what may move is run by others"
-        # Of the steps that this queue could have run, none is of a lane that came earlier.
+        # This queue could have run no step of an earlier lane.
         for older in self.arrived[: self.arrived.index(lane)]:
             if older not in self.failed:
                 ready = [s for s in self.plan.subgraphs if not self.ran[older, s] and self.readable(older, s)]
@@ -203,7 +203,7 @@ class Play:
         return self.tell(m.Replaced(step, place))
 
     def busy(self):
-        """A queue that hypothesis draws."""
+        """A running queue, drawn by hypothesis."""
         return self.data.draw(st.sampled_from(sorted(self.running)))
 
     def finished(self, lanes):
@@ -213,13 +213,13 @@ class Play:
 
 
 def threads(places):
-    """Placements as they are where every queue has a thread."""
+    """The placements with a thread for every queue."""
     return {name: replace(place, dispatch="blocking") for name, place in places.items()}
 
 
 @st.composite
 def played(draw):
-    """Plan, placements, lanes, caller and delegates that may be moved."""
+    """Plan, placements, lanes, caller and movable delegates."""
     (plan, places), caller = draw(plans()), draw(st.booleans())
     lanes = 1 if caller else draw(st.integers(1, 3))
     movable = () if caller else draw(st.sampled_from([(), ("cpu",)]))
@@ -227,12 +227,12 @@ def played(draw):
 
 
 @given(played(), st.data())
-def test_each_step_runs_once_in_each_lane_after_what_it_reads_in_any_order_of_completion(case, data):
+def test_each_step_runs_once_per_lane_after_its_inputs_in_any_order_of_completion(case, data):
     lanes, play = case[2], Play(data, *case)
-    left = list(range(lanes))
-    while left or play.running:
-        if left and (not play.running or data.draw(st.booleans())):
-            play.begin(left.pop(0))
+    remaining = list(range(lanes))
+    while remaining or play.running:
+        if remaining and (not play.running or data.draw(st.booleans())):
+            play.begin(remaining.pop(0))
         else:
             play.end(play.busy())
     play.finished(lanes)
@@ -240,7 +240,7 @@ def test_each_step_runs_once_in_each_lane_after_what_it_reads_in_any_order_of_co
 
 
 @given(played(), st.data())
-def test_any_failing_steps_wind_its_lane_down_and_lets_the_others_finish(case, data):
+def test_failing_steps_end_their_lane_and_other_lanes_finish(case, data):
     lanes, play = case[2], Play(data, *case)
     broken = data.draw(st.sets(st.sampled_from(sorted(play.plan.order)), min_size=1))
     for lane in range(lanes):
@@ -253,20 +253,20 @@ def test_any_failing_steps_wind_its_lane_down_and_lets_the_others_finish(case, d
 
 
 @given(played(), st.data())
-def test_subgraphs_may_be_placed_elsewhere_between_any_two_steps_and_the_next_start_is_there(case, data):
+def test_subgraphs_may_be_replaced_between_any_two_steps_and_start_at_their_new_placement(case, data):
     plan, _, lanes, caller, _ = case
     play = Play(data, *case)
     elsewhere = ELSEWHERE if caller else list(threads(dict(enumerate(ELSEWHERE))).values())
     for lane in range(lanes):
         play.begin(lane)
-    left = data.draw(st.integers(0, 12))
-    while play.running and left:
-        left, queue = left - 1, play.busy()
-        what = data.draw(st.sampled_from(["end", "place", "return"]))
-        if what == "place":
+    remaining = data.draw(st.integers(0, 12))
+    while play.running and remaining:
+        remaining, queue = remaining - 1, play.busy()
+        action = data.draw(st.sampled_from(["end", "place", "return"]))
+        if action == "place":
             play.place(data.draw(st.sampled_from(sorted(plan.subgraphs))), data.draw(st.sampled_from(elsewhere)))
         else:
-            play.end(queue, elsewhere=data.draw(st.sampled_from(elsewhere)) if what == "return" else None)
+            play.end(queue, elsewhere=data.draw(st.sampled_from(elsewhere)) if action == "return" else None)
     while play.running:
         play.end(play.busy())
     play.finished(lanes)
@@ -276,7 +276,7 @@ def key(event):
     return getattr(event, "step", "input")
 
 
-def test_second_inference_starts_where_the_first_ended_and_learns_nothing():
+def test_second_inference_reuses_all_answers_of_the_first():
     machine, learned = m.Machine.of(*three_processors()), []
     table = ReplayTable(lambda instructions: learned.append(instructions) or tuple(instructions))
 
@@ -303,7 +303,7 @@ def lines(path):
     return [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
 
 
-def test_failed_run_is_part_of_the_record(bundle_dir, tmp_path):
+def test_record_contains_failed_runs(bundle_dir, tmp_path):
     armed = {"s1.gpu": RuntimeError("broken")}
     with Session(bundle_dir, delegates={"cpu": flaky(armed)}, record=tmp_path / "r") as session:
         with pytest.raises(StretchError, match="broken"):
@@ -331,14 +331,14 @@ def test_failed_run_is_part_of_the_record(bundle_dir, tmp_path):
         (lambda result: result.clear(), "it has no line"),
     ],
 )
-def test_fresh_machine_answers_a_record_alike_and_a_changed_record_is_refused_with_the_line(bundle_dir, tmp_path, change, message):
+def test_replay_accepts_a_record_and_refuses_a_changed_one_with_its_line(bundle_dir, tmp_path, change, message):
     recorded = tmp_path / "run.jsonl"
     with Session(bundle_dir, {"gpu": "reference"}, record=recorded) as session:
         session(numbers())
         for future in [session.submit(numbers()) for _ in range(3)]:
             future.result(60)
         session(numbers())
-    # Eight steps an inference and its input; runs and inferences in flight are a machine each.
+    # Nine events per inference: its input and eight steps. Runs and inferences in flight use one machine each.
     assert replay(recorded) == Replay(machines=2, events=5 * 9, finished=5)
     result = lines(recorded)
     change(result)
@@ -349,7 +349,7 @@ def test_fresh_machine_answers_a_record_alike_and_a_changed_record_is_refused_wi
 
 @settings(deadline=None)
 @given(plans(), st.data())
-def test_any_machine_comes_back_from_its_record(tmp_path_factory, case, data):
+def test_record_of_any_machine_can_be_replayed(tmp_path_factory, case, data):
     path = tmp_path_factory.mktemp("r") / "run.jsonl"
     machine = m.Machine.of(*case)
     with closing(Recorder(path)) as recorder:

@@ -1,4 +1,4 @@
-"""Sessions as users see them: runs, several inputs and outputs, inferences in flight, and sessions that change between plans."""
+"""The session API: runs, several inputs and outputs, inferences in flight, and sessions that switch between plans."""
 
 import _thread
 import os
@@ -42,14 +42,14 @@ CORE = available_cores()[0]
     ],
 )
 @pytest.mark.parametrize("batch", [1, 2])
-def test_subgraphs_compute_what_the_whole_model_computes(bundles, tmp_path, mapping, batch):
+def test_session_agrees_with_the_whole_model(bundles, tmp_path, mapping, batch):
     path = bundles.two_branches(tmp_path / "b", batch=batch)
     x = numbers(shape=(batch, 3, 8, 8))
     with Session(path, mapping) as session:
         assert np.allclose(session(x), whole(path, x), atol=1e-6)
 
 
-def test_processors_left_out_hand_their_work_to_the_first(bundle_dir, new_threads):
+def test_first_processor_does_the_work_of_omitted_ones(bundle_dir, new_threads):
     x = numbers()
     with Session(bundle_dir, processors=["cpu"]) as session:
         assert np.allclose(session(x), whole(bundle_dir, x), atol=1e-6)
@@ -73,18 +73,18 @@ def test_session_with_invalid_options_is_refused_and_leaves_no_thread(bundle_dir
     assert not new_threads()
 
 
-def test_result_is_not_overwritten_by_the_next_run_and_close_leaves_no_thread_and_no_affinity_behind(bundle_dir, new_threads):
+def test_result_survives_the_next_run_and_close_leaves_no_thread_and_no_affinity(bundle_dir, new_threads):
     before = os.sched_getaffinity(0)
     with Session(bundle_dir, {"gpu": "reference"}) as session:
         kept = (first := session(numbers(1))).copy()
         session(numbers(2))
         assert np.array_equal(first, kept)
-        assert (len(new_threads()), os.sched_getaffinity(0)) == (2, before)  # a worker and the watch
+        assert (len(new_threads()), os.sched_getaffinity(0)) == (2, before)  # a worker and the watchdog
     assert not new_threads()
     session.close()
 
 
-def test_tensors_that_cross_subgraphs_can_be_looked_at(bundle_dir):
+def test_tensors_between_subgraphs_can_be_read(bundle_dir):
     manifest = load_bundle(bundle_dir).manifest
     with Session(bundle_dir) as session:
         tensors = session.tensors(numbers())
@@ -94,15 +94,15 @@ def test_tensors_that_cross_subgraphs_can_be_looked_at(bundle_dir):
         assert np.array_equal(tensors[manifest.joins[0].output], np.concatenate(branches, axis=1))
 
 
-@pytest.mark.parametrize("where", ["stem", "s1.cpu", "s1.gpu", "s2.cpu", "s2.gpu", "head"])
-def test_failing_delegate_is_one_error_and_the_session_stays_usable(bundle_dir, where):
+@pytest.mark.parametrize("name", ["stem", "s1.cpu", "s1.gpu", "s2.cpu", "s2.gpu", "head"])
+def test_failing_delegate_is_one_error_and_the_session_stays_usable(bundle_dir, name):
     armed = {}
     x = numbers()
     with Session(bundle_dir, delegates={"cpu": flaky(armed)}) as session:
         expected = session(x)
         for _ in range(2):
-            armed[where] = RuntimeError("out of memory\nlong story")
-            with pytest.raises(StretchError, match=f"subgraph `{where}` failed on processor .* out of memory$") as error:
+            armed[name] = RuntimeError("out of memory\nlong story")
+            with pytest.raises(StretchError, match=f"subgraph `{name}` failed on processor .* out of memory$") as error:
                 session(x)
             assert isinstance(error.value.__cause__, RuntimeError)
             armed.clear()
@@ -119,8 +119,8 @@ def test_asynchronous_processor_overlaps_without_a_thread(bundle_dir, new_thread
 
 @pytest.mark.parametrize("at", ["enqueue", "wait"])
 def test_failing_command_queue_is_one_error(bundle_dir, at):
-    def fail(when, model, run, outputs):
-        if when == at:
+    def fail(current, model, run, outputs):
+        if current == at:
             raise StretchError(f"lost at {at}", "take it elsewhere")
 
     with Session(bundle_dir, {"gpu": "null_async"}, delegates={"null_async": HookedQueue(fail, "null")}) as session:
@@ -130,7 +130,7 @@ def test_failing_command_queue_is_one_error(bundle_dir, at):
             assert error.value.hint == "take it elsewhere"
 
 
-def test_subgraph_alone_runs_where_it_is_placed(bundle_dir):
+def test_single_subgraph_is_timed_on_its_placement(bundle_dir):
     armed = {}
     with Session(bundle_dir, delegates={"cpu": flaky(armed)}) as session:
         assert min(session.time_alone("s1.gpu"), session.time_alone("s1.cpu")) > 0
@@ -143,7 +143,7 @@ def test_subgraph_alone_runs_where_it_is_placed(bundle_dir):
 
 @pytest.mark.parametrize("in_flight", [1, 2, 4])
 @pytest.mark.parametrize("mapping", [None, {"gpu": "reference"}, {"cpu": f"cpu{CORE}", "gpu": f"cpu{CORE}"}])
-def test_each_future_holds_the_output_of_its_own_input(bundle_dir, mapping, in_flight):
+def test_each_future_has_the_output_of_its_input(bundle_dir, mapping, in_flight):
     inputs = [numbers(seed) for seed in range(6)]
     expected = [whole(bundle_dir, x) for x in inputs]
     with Session(bundle_dir, mapping, in_flight=in_flight) as session:
@@ -169,12 +169,12 @@ def test_an_inference_starts_while_another_waits_for_a_processor(bundle_dir):
         assert np.allclose(first.result(60), whole(bundle_dir, numbers(1)), atol=1e-6)
         assert np.allclose(second.result(60), whole(bundle_dir, numbers(2)), atol=1e-6)
         spans = {(lane, span.name): span for lane, trace in enumerate(session.submitted_traces) for span in trace.spans}
-        # The second one's stem ran on the CPU before the first one's branch on the other processor ended.
+        # The second inference's stem ran on the CPU before the first inference's branch on the other processor ended.
         assert spans[1, "stem"].start_ns < spans[0, "s1.gpu"].end_ns
 
 
 @pytest.mark.parametrize("error", [RuntimeError("lost its device"), KeyboardInterrupt()])
-def test_failure_reaches_its_own_future_alone(bundle_dir, error):
+def test_failure_reaches_only_its_own_future(bundle_dir, error):
     gate = Gate("s1.gpu", error)
     gate.open.set()
     with Session(bundle_dir, {"gpu": "reference"}, delegates={"reference": gate}, in_flight=1) as session:
@@ -191,7 +191,7 @@ def test_callback_that_would_wait_for_its_own_thread_is_refused(bundle_dir):
     gate = Gate("head")
     with Session(bundle_dir, delegates={"cpu": gate}) as session:
 
-        def again(_):
+        def start_another(_):
             for call in (session.submit, session.run):
                 try:
                     call(numbers())
@@ -199,13 +199,13 @@ def test_callback_that_would_wait_for_its_own_thread_is_refused(bundle_dir):
                     rows.append(error.message)
             ran.set()
 
-        session.submit(numbers()).add_done_callback(again)
+        session.submit(numbers()).add_done_callback(start_another)
         gate.open.set()
         assert ran.wait(60)
     assert rows == ["a callback of a future cannot start another inference"] * 2
 
 
-def test_close_waits_for_what_is_in_flight_and_leaves_no_thread(bundle_dir, new_threads):
+def test_close_waits_for_inferences_in_flight_and_leaves_no_thread(bundle_dir, new_threads):
     session = Session(bundle_dir)
     futures = [session.submit(numbers(seed)) for seed in range(3)]
     session.close()
@@ -235,10 +235,10 @@ def same(got, expected):
 
 
 @pytest.mark.parametrize("mapping", [None, {"gpu": "reference"}, {"cpu": f"cpu{CORE}", "gpu": f"cpu{CORE}"}])
-@pytest.mark.parametrize("turned", [False, True])
-def test_outputs_by_name_are_those_of_the_whole_model_also_where_a_file_has_its_tensors_in_another_order(path, mapping, turned):
+@pytest.mark.parametrize("reordered", [False, True])
+def test_named_outputs_agree_with_the_whole_model_for_any_order_of_tensors_in_a_file(path, mapping, reordered):
     model = onnx.load(path / "m.cpu.onnx")
-    for values in (model.graph.input, model.graph.output) if turned else ():
+    for values in (model.graph.input, model.graph.output) if reordered else ():
         values.extend([values.pop(0) for _ in values[1:]])
     onnx.save(model, path / "m.cpu.onnx")
     mutations.hashed(path, "m.cpu.onnx")
@@ -266,7 +266,7 @@ ONE = numbers()
         (ONE, "has 2 inputs, one array was given"),
     ],
 )
-def test_wrong_input_is_a_usage_error_that_names_it_and_the_session_goes_on(bundle_dir, path, x, message):
+def test_wrong_input_is_a_usage_error_with_its_name_and_the_session_stays_usable(bundle_dir, path, x, message):
     several = isinstance(x, dict) or x is ONE
     with Session(path if several else bundle_dir) as session:
         for call in (session.run, session.submit, session.tensors):
@@ -279,7 +279,7 @@ def test_wrong_input_is_a_usage_error_that_names_it_and_the_session_goes_on(bund
             session(np.full((1, 3, 8, 8), 1e37, np.float32))  # its sum overflows
 
 
-def test_results_are_called_as_the_manifest_says_one_at_a_time_and_in_flight(path):
+def test_results_have_the_names_of_the_manifest_in_runs_and_in_flight(path):
     bundle = load_bundle(path)
     manifest = msgspec.structs.replace(bundle.manifest, results=("total", "rest"))
     named = replace(bundle, manifest=manifest)
@@ -293,23 +293,23 @@ def test_results_are_called_as_the_manifest_says_one_at_a_time_and_in_flight(pat
         benchmark(session, named_numbers(), Effort(1, warmup=0))
 
 
-def test_thread_that_hangs_gives_its_jobs_to_another_and_ends_when_it_comes_back(new_threads):
+def test_jobs_of_a_hanging_thread_go_to_a_new_one_and_it_ends_after_the_hang(new_threads):
     threads, free, begun, done = QueueThreads(), threading.Event(), threading.Event(), threading.Event()
     threads.open("cpu1", ())
     threads.inbox("cpu1").put(lambda: (begun.set(), free.wait(60)))
     threads.inbox("cpu1").put(done.set)
     assert begun.wait(60)
-    (hung,) = new_threads()
+    (hanging,) = new_threads()
     threads.replace_thread("cpu1")
     assert done.wait(60)
     free.set()
-    hung.join(60)
-    assert not hung.is_alive()
+    hanging.join(60)
+    assert not hanging.is_alive()
     assert threads.close()
 
 
 def interrupting():
-    """The reference delegate, of which one subgraph on a thread presses Ctrl-C when it is armed, and waits until it is let go."""
+    """A reference delegate, a function that arms an interrupt in one of its subgraphs, and an event that ends this subgraph."""
     armed, free = {}, threading.Event()
 
     def press():
@@ -320,16 +320,16 @@ def interrupting():
     return flaky(armed, "reference"), lambda: armed.update({"s1.gpu": press}), free
 
 
-@pytest.mark.parametrize("late", [False, True])
-def test_run_after_an_interrupted_one_waits_for_what_that_left_behind_and_is_whole(bundle_dir, late):
+@pytest.mark.parametrize("waiting", [False, True])
+def test_run_after_an_interrupted_one_waits_for_its_unfinished_steps_and_is_complete(bundle_dir, waiting):
     delegate, arm, free = interrupting()
     with Session(bundle_dir, {"gpu": "reference"}, delegates={"reference": delegate}) as session:
         for seed in range(3):
             x = numbers(seed)
             arm()
-            if not late:
+            if not waiting:
                 free.set()
-            with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - the interrupt may come behind the run
+            with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - the interrupt may come after the run
                 session(x)
                 threading.Event().wait(60)
             timer = threading.Timer(0.1, free.set)
@@ -340,7 +340,7 @@ def test_run_after_an_interrupted_one_waits_for_what_that_left_behind_and_is_who
             free.clear()
 
 
-def test_run_is_refused_while_what_an_interrupted_one_left_behind_does_not_end(bundle_dir):
+def test_run_is_refused_while_steps_of_an_interrupted_run_do_not_end(bundle_dir):
     delegate, arm, free = interrupting()
     x = np.zeros((1, 3, 8, 8), np.float32)
     with Session(bundle_dir, {"gpu": "reference"}, delegates={"reference": delegate}, time_limit=1000) as session:
@@ -360,7 +360,7 @@ GPU = Placement("gpu", "cpu", (), "gpu", "blocking", True, "")
 
 
 @pytest.mark.parametrize(("first_error", "error"), [(ValueError("no"), ValueError), (HangError.of("s1.gpu", GPU, 1.0), ZeroDivisionError)])
-def test_other_errors_and_those_of_the_second_try_are_handed_on(first_error, error):
+def test_errors_other_than_a_hang_and_errors_of_the_second_try_are_passed_on(first_error, error):
     first = Future()
     result = retry_after_hang(first, lambda: 1 / 0)
     first.set_exception(first_error)
@@ -369,7 +369,7 @@ def test_other_errors_and_those_of_the_second_try_are_handed_on(first_error, err
 
 
 class Losing(HookedQueue):
-    """Computes on ONNX Runtime behind a command queue until its device is lost; refuses some subgraphs from the start."""
+    """An asynchronous ONNX Runtime that refuses some subgraphs and fails when its device is lost."""
 
     def __init__(self, refused=(), at="wait"):
         super().__init__(self.check, "cpu", "cpu")
@@ -411,19 +411,19 @@ def test_refused_subgraph_is_placed_elsewhere_with_a_warning_and_a_reason(bundle
         assert "no kernel computes s1.gpu" in place.reason
         queues = {span.name: span.queue for span in session.trace.spans}
         assert queues["s1.gpu"] == place.queue != queues["s2.gpu"] == "null_async:gpu"
-    # without a delegate to fall back on
+    # without a fallback delegate
     delegate.falls_back_on = None
     with pytest.raises(StretchError, match=r"no kernel computes s1\.gpu"):
         session_of(bundle_dir, delegate)
 
 
 @pytest.mark.parametrize(("at", "in_flight"), [("enqueue", None), ("wait", None), ("wait", 3)])
-def test_device_lost_loses_no_inference_one_at_a_time_or_in_flight(bundle_dir, tmp_path, at, in_flight):
+def test_lost_device_loses_no_inference_in_runs_or_in_flight(bundle_dir, tmp_path, at, in_flight):
     delegate = Losing(at=at)
     with session_of(bundle_dir, delegate, record=tmp_path / "run.jsonl", **({"in_flight": in_flight} if in_flight else {})) as session:
 
         def traced(seeds):
-            """The trace of inferences that are right."""
+            """Trace of the last inference, after asserting the outputs of all seeds."""
             if in_flight:
                 futures = [session.submit(numbers(seed)) for seed in seeds]
                 assert all(right(bundle_dir, future.result(60), seed) for seed, future in zip(seeds, futures, strict=True))
@@ -436,7 +436,7 @@ def test_device_lost_loses_no_inference_one_at_a_time_or_in_flight(bundle_dir, t
         with pytest.warns(UserWarning, match="runs on the CPU: the device was lost"):
             trace = traced(range(8) if in_flight else [2])
         assert trace.replaced == dict.fromkeys(("s1.gpu", "s2.gpu"), "the null_async delegate cannot run it: the device was lost")
-        # several in flight: an idle queue of as many cores does the work of another
+        # with several inferences in flight, an idle queue with equally many cores takes work of another
         allowed = (
             {place.queue for place in session.subgraph_placements.values()} if in_flight else {session.subgraph_placements["s1.gpu"].queue}
         )
@@ -446,7 +446,7 @@ def test_device_lost_loses_no_inference_one_at_a_time_or_in_flight(bundle_dir, t
     assert replay(tmp_path / "run.jsonl").finished == (12 if in_flight else 5)
 
 
-def test_subgraph_moves_between_runs_and_its_code_is_made_while_the_session_lives(bundle_dir):
+def test_subgraph_moves_between_runs_and_is_compiled_in_the_open_session(bundle_dir):
     with Session(bundle_dir, {"gpu": "reference"}) as session:
         assert right(bundle_dir, session(numbers()))
         session.replace("s1.gpu", f"cpu{CORE}")
@@ -459,16 +459,16 @@ def test_subgraph_moves_between_runs_and_its_code_is_made_while_the_session_live
 
 
 @pytest.mark.slow
-def test_policy_decides_the_same_after_the_same_events(bundle_dir):
-    """Both processors, of which the GPU's pace changes, and a CPU that alone takes longer."""
+def test_policy_repeats_its_decisions_for_recorded_events(bundle_dir):
+    """One plan uses both processors, where the GPU's speed changes; the other plan is slower and uses the CPU only."""
     factors, rules = {"gpu": 1, "cpu": 2}, AdaptationRules(contended=3.0, free=2.0, inferences=2, probe_after=3, probe_most=3)
-    # a subgraph takes far longer than what a busy machine adds
+    # a subgraph takes far longer than the delays of a busy machine
     gpu, cpu = (Hooked(lambda model, run, outputs, key=key: (time.sleep(factors[key] * 0.03), run())) for key in factors)
     with (
         Session(bundle_dir, {"gpu": "null"}, delegates={"null": gpu}) as both,
-        Session(bundle_dir, {"cpu": "null"}, processors=["cpu"], delegates={"null": cpu}) as alone,
+        Session(bundle_dir, {"cpu": "null"}, processors=["cpu"], delegates={"null": cpu}) as cpu_only,
     ):
-        session = AdaptiveSession({"both": both, "cpu alone": alone}, rules, quiet=3)
+        session = AdaptiveSession({"both": both, "cpu alone": cpu_only}, rules, quiet=3)
         for factors["gpu"] in (1, 1, 12, 12, 12, 12, 1, 1, 1, 1, 1):
             session(numbers())
     policy, decisions = Policy(list(session.alternatives.values()), rules), []
@@ -479,7 +479,7 @@ def test_policy_decides_the_same_after_the_same_events(bundle_dir):
     assert (tuple(decisions), state.current) == (session.decisions, session.current)
 
 
-def test_one_plan_is_run_whatever_happens_and_what_makes_no_sense_is_refused(bundle_dir, tmp_path):
+def test_single_plan_is_always_run_and_invalid_arguments_are_refused(bundle_dir, tmp_path):
     with Session(bundle_dir) as one, Session(bundles.several_ends(tmp_path / "other")) as two:
         session = AdaptiveSession({"one": one}, quiet=1)
         assert right(bundle_dir, session(numbers()))

@@ -47,21 +47,21 @@ def simulated(network, **scene):
     return Clock(nets.Network("n", *network), Scene(**scene)).run()
 
 
-#: Roots of primes: no two sums of whole numbers and some of them are alike, so that no two steps end at once.
+#: Scaled roots of primes: sums of integers and different roots are never equal, so that no two steps end at one time.
 ROOTS = [0.01 * prime**0.5 for prime in (2, 3, 5, 7, 11, 13, 17, 19, 23)]
 
 
 @st.composite
 def timed_plans(draw):
     plan, places = draw(plans())
-    took = {name: draw(st.integers(1, 20)) + ROOTS[number] for number, name in enumerate(plan.order)}
-    times = {name: nets.StepTime(places[name].processor, (("subgraph", took[name]),)) for name in plan.subgraphs}
-    times |= {name: nets.StepTime("cpu", (("join", took[name]),)) for name in plan.joins}
+    durations = {name: draw(st.integers(1, 20)) + ROOTS[number] for number, name in enumerate(plan.order)}
+    times = {name: nets.StepTime(places[name].processor, (("subgraph", durations[name]),)) for name in plan.subgraphs}
+    times |= {name: nets.StepTime("cpu", (("join", durations[name]),)) for name in plan.joins}
     return plan, places, times
 
 
 @given(timed_plans())
-def test_inference_alone_ends_when_the_planners_schedule_does(network):
+def test_single_inference_ends_with_the_planners_schedule(network):
     plan, places, times = network
     inline = next((place.queue for place in places.values() if place.dispatch == "inline"), CALLING_THREAD)
     steps = [*plan.joins.values(), *plan.subgraphs.values()]  # a queue takes joins first
@@ -72,17 +72,17 @@ def test_inference_alone_ends_when_the_planners_schedule_does(network):
         reads = tuple(dict.fromkeys(writers[tensor] for tensor in step.inputs if tensor in writers))
         jobs.append(Job(queue, sum(part for _, part in times[step.name].parts), reads))
     result = simulated(network, traced=1)
-    want = schedule(jobs)
-    assert result.latencies_ms == (pytest.approx(want.ms),)
+    expected = schedule(jobs)
+    assert result.latencies_ms == (pytest.approx(expected.ms),)
     assert {span.name: span.start_ns / 1e6 for span in result.traces[0].spans} == pytest.approx(
-        {step.name: start for step, start in zip(steps, want.starts, strict=True)}, abs=1e-5
+        {step.name: start for step, start in zip(steps, expected.starts, strict=True)}, abs=1e-5
     )
 
 
 @pytest.mark.slow
 @settings(max_examples=examples(30))
 @given(timed_plans(), st.integers(1, 4), st.sampled_from([None, Arrivals("periodic", 9.0), Arrivals("poisson", 9.0)]))
-def test_nothing_runs_two_steps_at_once_and_no_work_is_lost(network, in_flight, arrivals):
+def test_queues_and_processors_run_one_step_at_a_time_and_no_work_is_lost(network, in_flight, arrivals):
     plan, _, times = network
     loads = (Load("cpu", 0.5, 3, 40),) if any(time.processor == "cpu" for time in times.values()) else ()
     result = simulated(network, runs=12, in_flight=in_flight, arrivals=arrivals, loads=loads, jitter=0.2, traced=12)
@@ -90,11 +90,11 @@ def test_nothing_runs_two_steps_at_once_and_no_work_is_lost(network, in_flight, 
     assert len(result.traces) == 12
     assert all(sorted(span.name for span in trace.spans) == sorted(plan.order) for trace in result.traces)
     for key in ("queue", "processor"):
-        # where every queue has a thread, any of them joins, whatever runs on the processor of the join
+        # if every queue has a thread, any queue may run a join, also while a subgraph runs on the join's processor
         current = [span for span in spans if key == "queue" or span.kind == "subgraph"]
         for name in {getattr(span, key) for span in current}:
-            mine = sorted((span.start_ns, span.end_ns) for span in current if getattr(span, key) == name)
-            assert all(end <= start + 1 for (_, end), (start, _) in pairwise(mine))
+            intervals = sorted((span.start_ns, span.end_ns) for span in current if getattr(span, key) == name)
+            assert all(end <= start + 1 for (_, end), (start, _) in pairwise(intervals))
     assert result.elapsed_ms == pytest.approx(max(trace.end_ns for trace in result.traces) / 1e6)
     assert result.latencies_ms == pytest.approx([trace.makespan_ms for trace in result.traces], abs=1e-5)
     running = [sum(a.start_ns <= t.start_ns < a.end_ns for a in result.traces) for t in result.traces]
@@ -106,7 +106,7 @@ WEIGHTS = st.sampled_from([(2.0, 1.0), (1.0, 1.0)])
 
 @pytest.mark.slow
 @given(timed_plans(), timed_plans(), st.integers(1, 3), WEIGHTS)
-def test_two_who_take_turns_lose_nothing_and_run_one_step_at_a_time_after_what_it_reads(one, other, lanes, weights):
+def test_two_clients_that_take_turns_run_every_step_after_its_inputs_one_at_a_time(one, other, lanes, weights):
     scene = Scene(runs=6, in_flight=lanes, traced=6)
     networks = [nets.Network(name, *network) for name, network in (("one", one), ("other", other))]
     result = Clock(networks[0], scene, [(networks[1], scene)], sharing=TurnTaking(weights)).run(all_clients=True)
@@ -121,8 +121,8 @@ def test_two_who_take_turns_lose_nothing_and_run_one_step_at_a_time_after_what_i
             assert all(ends[writer] <= starts[step] + 1 for writer, step in read)
             spans += trace.spans
     for queue in {span.queue for span in spans}:
-        mine = sorted((span.start_ns, span.end_ns) for span in spans if span.queue == queue)
-        assert all(end <= start + 1 for (_, end), (start, _) in pairwise(mine))
+        intervals = sorted((span.start_ns, span.end_ns) for span in spans if span.queue == queue)
+        assert all(end <= start + 1 for (_, end), (start, _) in pairwise(intervals))
 
 
 @pytest.mark.parametrize(
@@ -136,11 +136,11 @@ def test_two_who_take_turns_lose_nothing_and_run_one_step_at_a_time_after_what_i
         ((Load("gpu", 0.5, 10, 60),), 10.0),
     ],
 )
-def test_load_slows_what_computes_while_it_lasts(loads, end):
+def test_load_slows_computation_while_it_lasts(loads, end):
     assert simulated(single("gpu", 10.0), loads=loads).latencies_ms == (pytest.approx(end),)
 
 
-def test_requests_wait_for_a_lane_and_their_waiting_counts():
+def test_requests_wait_for_a_lane_and_latencies_include_the_wait():
     for every, latencies, elapsed in ((4.0, (10, 16, 22, 28), 40), (25.0, (10, 10, 10, 10), 85)):
         result = simulated(single("gpu", 10.0), runs=4, arrivals=Arrivals("periodic", every))
         assert (*result.latencies_ms, result.elapsed_ms) == pytest.approx((*latencies, elapsed))
@@ -153,19 +153,19 @@ def whole(name, processor, ms):
 WHOLE = whole("a", "cpu", 1.0)
 
 
-def test_rare_urgent_request_waits_for_one_subgraph_and_not_for_a_queue_and_weights_divide_a_processor():
+def test_urgent_request_waits_for_one_subgraph_only_and_weights_divide_a_processor():
     long, urgent = whole("long", "cpu", 5.0), whole("urgent", "cpu", 1.0)
     scene = Scene(runs=40, in_flight=4)
-    theirs = Scene(runs=100, arrivals=Arrivals("periodic", 20.0), deadline_ms=8.0)
-    workloads = [(urgent, theirs), *((long, replace(scene, runs=1000)) for _ in range(3))]
-    turns, lined = (max(Clock(long, scene, workloads, sharing=how).run().clients[1].latencies_ms) for how in (TurnTaking(), None))
-    assert turns <= 6.0 + 1e-9 < 15 < lined
+    urgent_scene = Scene(runs=100, arrivals=Arrivals("periodic", 20.0), deadline_ms=8.0)
+    workloads = [(urgent, urgent_scene), *((long, replace(scene, runs=1000)) for _ in range(3))]
+    turns, fifo = (max(Clock(long, scene, workloads, sharing=mode).run().clients[1].latencies_ms) for mode in (TurnTaking(), None))
+    assert turns <= 6.0 + 1e-9 < 15 < fifo
     others = [(whole("b", "cpu", 1.0), Scene(runs=10_000, in_flight=2))]
-    ran = Clock(WHOLE, Scene(runs=300, in_flight=2), others, sharing=TurnTaking((3.0,))).run()
-    assert len(ran.clients[1].latencies_ms) == pytest.approx(100, abs=3)
+    result = Clock(WHOLE, Scene(runs=300, in_flight=2), others, sharing=TurnTaking((3.0,))).run()
+    assert len(result.clients[1].latencies_ms) == pytest.approx(100, abs=3)
 
 
-#: Seconds after which a test gives up; nothing depends on how long anything takes.
+#: Seconds after which a waiting test fails; no result depends on real times.
 PATIENCE = 60.0
 
 
@@ -182,7 +182,7 @@ def write(folder, segments):
 
 
 class Conducted(Driver):
-    """Has steps of all clients end in the order of their times."""
+    """Lets the steps of all clients end in the order of their simulated times."""
 
     def __init__(self, times):
         self.times, self.clock, self.ends, self.held, self.joining, self.finished = times, 0.0, {}, {}, 0, 0
@@ -221,13 +221,13 @@ class Conducted(Driver):
                 key = min(self.ends, key=self.ends.__getitem__)
                 self.clock = self.ends.pop(key)
                 self.held.pop(key).set()
-                seen = len(self.events)
-                assert self.changed.wait_for(lambda answer=seen: len(self.events) > answer, PATIENCE)
+                count = len(self.events)
+                assert self.changed.wait_for(lambda answer=count: len(self.events) > answer, PATIENCE)
 
 
 @st.composite
-def both(draw):
-    """Segments of two networks on processors that change, and a time for every subgraph, no two of them alike."""
+def pair(draw):
+    """Segments of two networks with random processors, and a different time for every subgraph."""
     segment = st.lists(st.sampled_from(PROCESSORS), min_size=1, max_size=3, unique=True)
     segments = [draw(st.lists(segment, min_size=1, max_size=3)) for _ in "01"]
     numbers = iter(draw(st.permutations(range(len(ROOTS)))) * 3)
@@ -242,8 +242,8 @@ def both(draw):
 
 @pytest.mark.slow
 @settings(max_examples=examples(20))
-@given(both(), st.integers(1, 2), *(st.tuples(some, some) for some in (st.sampled_from([None, 125, 250]), st.integers(-1, 1))), WEIGHTS)
-def test_threads_and_simulation_tell_the_same_and_are_answered_the_same(world, lanes, deadlines, priorities, weights):
+@given(pair(), st.integers(1, 2), *(st.tuples(each, each) for each in (st.sampled_from([None, 125, 250]), st.integers(-1, 1))), WEIGHTS)
+def test_threads_and_simulation_have_equal_events_and_answers(world, lanes, deadlines, priorities, weights):
     segments, times = world
     with TemporaryDirectory() as folder:
         shared = Conducted(times)
@@ -255,7 +255,7 @@ def test_threads_and_simulation_tell_the_same_and_are_answered_the_same(world, l
             places = place_subgraphs(bundle.manifest.subgraphs, named)
             steps = {name: nets.StepTime(places[name].processor, (("subgraph", times[user, name]),)) for name in plan.subgraphs}
             networks.append(nets.Network(user, plan, places, steps | {name: nets.StepTime("cpu", (("join", 0.0),)) for name in plan.joins}))
-            # subgraphs end when the conductor says so
+            # subgraphs end when `conduct` releases them
             held = Hooked(lambda model, run, outputs, user=user: shared.hold((user, model.stem)), "null")
             code = CompiledSubgraphs(bundle, {"null": held})
             buffers = partial(Buffers, plan, bundle.manifest.tensors)
@@ -264,16 +264,16 @@ def test_threads_and_simulation_tell_the_same_and_are_answered_the_same(world, l
         try:
             for executor, deadline, priority in zip(executors, deadlines, priorities, strict=True):
                 for _ in range(lanes):
-                    until = {} if deadline is None else {"deadline_s": deadline / 1e3}
-                    executor.submit({"x": np.zeros((1, 3, 8, 8), np.float32)}, priority=priority, **until)
+                    options = {} if deadline is None else {"deadline_s": deadline / 1e3}
+                    executor.submit({"x": np.zeros((1, 3, 8, 8), np.float32)}, priority=priority, **options)
             shared.conduct(2 * lanes)
             events = list(shared.events)
         finally:
             for executor in executors:
                 executor.close(wait=False)
             shared.threads.close()
-    asked = zip(deadlines, priorities, strict=True)
-    scenes = [Scene(runs=lanes, in_flight=lanes, deadline_ms=deadline, priority=priority) for deadline, priority in asked]
+    requests = zip(deadlines, priorities, strict=True)
+    scenes = [Scene(runs=lanes, in_flight=lanes, deadline_ms=deadline, priority=priority) for deadline, priority in requests]
     clock = Clock(networks[0], scenes[0], [(networks[1], scenes[1])], sharing=TurnTaking(weights))
     clock.run(all_clients=True)
     assert [(event, list(answer)) for event, answer in clock.shared.events] == [(event, list(answer)) for event, answer in events]
@@ -288,7 +288,7 @@ def some_jobs(draw):
     return result
 
 
-def test_processor_does_not_wait_for_an_earlier_job_while_a_later_one_can_start():
+def test_processor_starts_a_later_job_while_an_earlier_one_must_wait():
     scheduled = schedule([Job("cpu", 5.0), Job("gpu", 1.0, (0,)), Job("gpu", 2.0), Job("cpu", 1.0, (1, 2))])
     assert (scheduled.starts, scheduled.ends, scheduled.ms) == ((0.0, 5.0, 0.0, 6.0), (5.0, 6.0, 2.0, 7.0), 7.0)
     assert scheduled.waits == ((), (0, 2), (), (1, 2, 0))
@@ -297,7 +297,7 @@ def test_processor_does_not_wait_for_an_earlier_job_while_a_later_one_can_start(
 
 
 @given(some_jobs())
-def test_job_starts_when_the_last_that_it_waits_for_has_ended(jobs):
+def test_job_starts_at_the_end_of_the_last_job_that_it_waits_for(jobs):
     scheduled = schedule(jobs)
     for number, job in enumerate(jobs):
         assert scheduled.starts[number] == max((scheduled.ends[wait] for wait in scheduled.waits[number]), default=0.0)
@@ -321,7 +321,7 @@ def test_job_starts_when_the_last_that_it_waits_for_has_ended(jobs):
         *(("gpu=0.5@0:1e10", "1e+10 ms"), ("", "arrivals"), ("poisson:many", "place of a number")),
     ],
 )
-def test_number_out_of_its_range_is_refused_with_a_sentence(requested, message):
+def test_number_out_of_range_is_refused_with_a_hint(requested, message):
     def make():
         if isinstance(requested, str):
             return parse_loads([requested]) if requested.startswith("gpu") else parse_arrivals(requested)
@@ -339,7 +339,7 @@ def test_factors_are_log_normal_around_one():
     assert abs(np.corrcoef(drawn.T)[0, 1]) < 0.05
 
 
-def test_loads_are_read_as_they_are_written():
+def test_loads_and_arrivals_are_parsed():
     loads = (Load("gpu", 0.9, 50, 155), Load("cpu", 0.5, 0, 1000), Load("dsp", 1, 2.5, 3))
     assert parse_loads(["gpu=0.9@50:155, cpu=0.5@0:1e3", "dsp=1@2.5:3"]) == loads
     assert list(islice(Arrivals("periodic", 2.5).times(7), 4)) == [0, 2.5, 5, 7.5]
@@ -349,9 +349,9 @@ LOADS = st.tuples(st.sampled_from(["cpu", "gpu"]), st.floats(0, 0.2), st.floats(
 
 
 @given(st.lists(LOADS, max_size=5))
-def test_free_share_is_what_the_loads_of_the_moment_leave(drawn):
+def test_free_share_is_one_minus_the_current_loads(drawn):
     loads = [Load(processor, share, start, start + length) for processor, share, start, length in drawn]
-    free, since = FreeShares(loads, ["cpu", "gpu"]), -1.0  # before all loads
+    free, since = FreeShares(loads, ["cpu", "gpu"]), -1.0  # before the first load
     while True:
         for processor, share in free.shares.items():
             taken = sum(load.share for load in loads if load.processor == processor and load.start_ms <= since < load.end_ms)
@@ -364,29 +364,29 @@ def test_free_share_is_what_the_loads_of_the_moment_leave(drawn):
     assert free.shares == {"cpu": 1, "gpu": 1}
 
 
-def test_times_are_the_plans_on_its_device_and_the_files_on_another(bundle):
+def test_times_are_planned_on_the_plans_device_and_predicted_from_files_on_another(bundle):
     rows = []
-    for device, here in (("pixel6", True), ("host", False)):
+    for device, planned in (("pixel6", True), ("host", False)):
         world = prepare(bundle, specified(device), False, rows.append)
-        assert {dict(world.times[name].parts)["subgraph"] == 1.0 for name in world.plan.subgraphs} == {here}
+        assert {dict(world.times[name].parts)["subgraph"] == 1.0 for name in world.plan.subgraphs} == {planned}
     assert not rows
 
 
 PIXEL6 = specified("pixel6")
 
 
-def test_subgraph_takes_its_planned_time_and_contention_between_its_exchanges(bundle):
+def test_subgraph_takes_its_planned_time_with_contention_between_its_transfers(bundle):
     device = contending(PIXEL6, {("cpu", "gpu"): 1.5, ("gpu", "cpu"): 0.8})
     slowed = [msgspec.structs.replace(entry, predicted_ms=2.0, contended_shares=(0.5, 0.5)) for entry in bundle.manifest.subgraphs]
     times = nets.step_times(msgspec.structs.replace(bundle.manifest, subgraphs=tuple(slowed)), device)
     links = LatencyPredictor(PIXEL6).links
-    # a segment of one branch has no company
+    # a segment with one branch has no contention
     assert times["stem"].parts == (("subgraph", 2.0),)
-    into, out = links.ms("cpu", "gpu", 6 * 64, "fp32"), links.ms("gpu", "cpu", 6 * 64, "fp32")
-    # the CPU has no company before the GPU computes, and none once the GPU is done, which the CPU makes faster
-    together = 2.0 * 0.8
-    assert times["s1.gpu"].parts == (("in", into), ("subgraph", pytest.approx(together, rel=1e-12)), ("out", out))
-    assert times["s1.cpu"].parts == (("subgraph", pytest.approx(into + together + (2.0 - into - together / 1.5), rel=1e-12)),)
+    send, read = links.ms("cpu", "gpu", 6 * 64, "fp32"), links.ms("gpu", "cpu", 6 * 64, "fp32")
+    # the CPU computes without contention before the GPU starts and after it ends; the CPU speeds the GPU up here
+    overlap = 2.0 * 0.8
+    assert times["s1.gpu"].parts == (("in", send), ("subgraph", pytest.approx(overlap, rel=1e-12)), ("out", read))
+    assert times["s1.cpu"].parts == (("subgraph", pytest.approx(send + overlap + (2.0 - send - overlap / 1.5), rel=1e-12)),)
     ms = LatencyPredictor(PIXEL6).join_ms("concat", (1, 10, 8, 8), 2, "cpu", "fp32")
     assert (times["s1.join"].processor, times["s1.join"].parts) == ("cpu", (("join", ms),))
 
@@ -412,7 +412,7 @@ def makespan(steps, device=None):
 
 @st.composite
 def tables(draw, processors):
-    """Steps that need some of those before them, each on one of the processors, or on one of its own."""
+    """Steps that need some earlier steps; each is on one of the processors, or on its own without `processors`."""
     steps = []
     for number in range(draw(st.integers(1, 8))):
         needs = draw(st.sets(st.sampled_from(range(number)))) if number else ()
@@ -423,7 +423,7 @@ def tables(draw, processors):
 
 @settings(max_examples=examples(30))
 @given(tables(()))
-def test_steps_on_processors_of_their_own_take_the_longest_path(steps):
+def test_steps_on_separate_processors_take_the_longest_path(steps):
     end = {}
     for step in steps:
         end[step.name] = step.ms + max((end[name] for name in step.dependencies), default=0.0)
@@ -432,31 +432,31 @@ def test_steps_on_processors_of_their_own_take_the_longest_path(steps):
 
 @settings(max_examples=examples(30))
 @given(tables(("cpu", "gpu")))
-def test_a_processor_takes_the_first_of_the_table_that_is_ready(steps):
-    # another way to the same: at each moment, in steps of the times' common divisor, every idle processor looks through the table
-    left, ended, doing, now, ties = {step.name: round(8 * step.ms) for step in steps}, set(), {}, 0, False
+def test_processor_takes_the_first_ready_step_of_the_table(steps):
+    # oracle: at each tick, the common divisor of all times, every idle processor takes the first ready step of the table
+    left, ended, running, now, ties = {step.name: round(8 * step.ms) for step in steps}, set(), {}, 0, False
     while len(ended) < len(steps):
         for step in steps:
-            if step.name not in ended and step.processor not in doing and ended.issuperset(step.dependencies):
-                doing[step.processor] = step.name
-        for name in doing.values():
+            if step.name not in ended and step.processor not in running and ended.issuperset(step.dependencies):
+                running[step.processor] = step.name
+        for name in running.values():
             left[name] -= 1
-        over = {processor: name for processor, name in doing.items() if not left[name]}
-        ended.update(over.values())
-        doing = {processor: name for processor, name in doing.items() if processor not in over}
-        # of two steps that end at once one is reported first, and its processor goes on before it knows of the other
-        ties = ties or len(over) > 1
+        finished = {processor: name for processor, name in running.items() if not left[name]}
+        ended.update(finished.values())
+        running = {processor: name for processor, name in running.items() if processor not in finished}
+        # of two steps that end at one time, one is reported first, and its processor continues without the other's result
+        ties = ties or len(finished) > 1
         now += 1
     assert ties or makespan(steps) == pytest.approx(now / 8, rel=1e-12)
 
 
-def test_read_back_goes_through_the_queue_of_the_gpu_and_holds_up_its_next_step():
+def test_read_back_uses_the_queue_of_the_gpu_and_delays_its_next_step():
     device = load_device("mi9")
-    back = LatencyPredictor(device).links.parts_of_bytes("gpu", "cpu", 4_000_000)["gpu"]
+    read_back = LatencyPredictor(device).links.parts_of_bytes("gpu", "cpu", 4_000_000)["gpu"]
     steps = [nets.TableStep("a", "gpu", 2.0, bytes=4_000_000), nets.TableStep("b", "gpu", 3.0), nets.TableStep("c", "cpu", 1.0, "a")]
     slower = device.slowdown("gpu", ["cpu"]).arithmetic
-    beside = 1.0 * device.slowdown("cpu", ["gpu"]).arithmetic  # the CPU's step runs while the GPU computes from its start to its end
-    assert makespan(steps, device) == pytest.approx(2.0 + back + beside + 3.0 - beside / slower, rel=1e-12)
+    contended = 1.0 * device.slowdown("cpu", ["gpu"]).arithmetic  # the GPU computes during the whole step of the CPU
+    assert makespan(steps, device) == pytest.approx(2.0 + read_back + contended + 3.0 - contended / slower, rel=1e-12)
 
 
 @settings(max_examples=examples(30))
@@ -502,11 +502,11 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("rows", "words"), WRONG.items(), ids=WRONG.values())
-def test_table_that_makes_no_sense_is_refused_with_its_line(rows, words, tmp_path):
+@pytest.mark.parametrize(("rows", "problem"), WRONG.items(), ids=WRONG.values())
+def test_invalid_step_table_is_refused_with_its_line(rows, problem, tmp_path):
     path = tmp_path / "steps.csv"
     path.write_text(f"name,processor,ms,needs,bytes\n{rows}\n")
-    with pytest.raises(StretchError, match=re.escape(words)):
+    with pytest.raises(StretchError, match=re.escape(problem)):
         nets.read_steps(path)
 
 
@@ -514,9 +514,9 @@ CHIP = Thermal("assumed", 10.0, 60.0, 25.0, (Throttle(40.0, 0.8), Throttle(50.0,
 GPU = {"gpu": Power(4.0, 0.0)}
 
 
-def test_temperature_follows_the_formula_of_one_body():
-    heat, risen = Heat(Thermal("assumed", 10.0, 60.0, 25.0, (), 3.0, 1.0, {"gpu": 4.0}), GPU), 40 * (1 - exp(-1))
-    for busy, until, rise in (({"gpu": 1.0}, 60_000.0, risen), ({}, 120_000.0, risen * exp(-1))):
+def test_temperature_follows_the_formula_of_a_single_thermal_mass():
+    heat, full_rise = Heat(Thermal("assumed", 10.0, 60.0, 25.0, (), 3.0, 1.0, {"gpu": 4.0}), GPU), 40 * (1 - exp(-1))
+    for busy, until, rise in (({"gpu": 1.0}, 60_000.0, full_rise), ({}, 120_000.0, full_rise * exp(-1))):
         heat.set(busy)
         heat.advance(until)
         assert (heat.temperature_c, heat.processors_mj) == pytest.approx((25 + rise, 240_000))
@@ -525,7 +525,7 @@ def test_temperature_follows_the_formula_of_one_body():
 
 @settings(max_examples=examples(30))
 @given(st.lists(st.tuples(st.floats(1, 1e5), st.floats(0, 1)), min_size=1, max_size=20))
-def test_moment_of_a_step_is_when_the_temperature_gets_there_and_agrees_with_small_steps(phases):
+def test_throttling_starts_at_its_temperature_and_agrees_with_eulers_method(phases):
     heat, now, small = Heat(CHIP, GPU), 0.0, 25.0
     for length, share in phases:
         end = now + length
@@ -543,7 +543,7 @@ def test_moment_of_a_step_is_when_the_temperature_gets_there_and_agrees_with_sma
     assert 25 - 1e-9 <= heat.temperature_c <= 65
 
 
-def test_power_is_the_profiles_else_the_descriptions():
+def test_power_is_of_the_profile_or_else_of_the_thermal_description():
     mi9, change = specified("mi9"), msgspec.structs.replace
     assert powers(mi9, CHIP, ["gpu"])["gpu"].computing_w == mi9.processor("gpu").cores.power_w.value != CHIP.power_w["gpu"]
     gpu = mi9.processors["gpu"]

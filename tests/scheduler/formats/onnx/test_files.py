@@ -1,4 +1,4 @@
-"""ONNX files: their facts, their weights, and content that a runtime must not see."""
+"""ONNX files: nodes, shapes and weights, and content that must not reach a runtime."""
 
 from contextlib import suppress
 
@@ -43,7 +43,7 @@ def check(proto, path):
     return OnnxFile(path / "m.onnx", decode(path / "m.onnx")).cost
 
 
-def lying(name="w", **fields):
+def wrong(name="w", **fields):
     tensor = numpy_helper.from_array(np.ones((1, 2), np.float32), name)
     for key, content in fields.items():
         if key == "dims":
@@ -72,9 +72,9 @@ def sparse():
     return built
 
 
-def external(**said):
+def external(**entries):
     tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[1, 2], data_location=TensorProto.EXTERNAL)
-    for key, text in said.items():
+    for key, text in entries.items():
         tensor.external_data.add(key=key, value=text)
     return add(tensor)
 
@@ -96,7 +96,7 @@ def large(shape):
 
 
 def too_much_work():
-    """Convolutions of which each is small enough."""
+    """Many convolutions, each below the limit of work."""
     weight = numpy_helper.from_array(np.zeros((64, 64, 31, 31), np.float32), "w")
     convs = [helper.make_node("Conv", [f"t{i}", "w"], [f"t{i + 1}"], pads=[15] * 4) for i in range(160)]
     return model(convs, [weight], [value("t0", (1, 64, 64, 64))], [value("t160", (1, 64, 64, 64))])
@@ -108,13 +108,13 @@ def too_much_work():
         (endless_loop(), r"`Loop_0` \(Loop\): no bundle holds `Loop`: it holds a graph.*write it with other operators"),
         (model([relu(name="n", domain="theirs")]), r"`n` \(Relu\): no bundle holds operators of the domain `theirs`"),
         (model([helper.make_node("Relu", ["x"], ["y"], body=model([relu()]).graph)]), "`body` is no number or word"),
-        (model([helper.make_node("Relu", ["x"], ["y"], t=lying())]), "`t` is no number or word"),
+        (model([helper.make_node("Relu", ["x"], ["y"], t=wrong())]), "`t` is no number or word"),
         (with_function(), "functions"),
         (sparse(), "sparse weights"),
         (model([relu(), relu()]), "`y` is written twice"),
         (model([relu()], outputs=[value("y"), value("y")]), "two of its outputs are called `y`"),
         (model([relu()], inputs=[value("x"), value("x")]), "two of its inputs are called `x`"),
-        (model([relu()], [lying("w"), lying("w")]), "two of its weights are called `w`"),
+        (model([relu()], [wrong("w"), wrong("w")]), "two of its weights are called `w`"),
         (model([relu("z", "y")]), "reads `z`, which nothing writes before it"),
         (model([relu("y", "z"), relu("x", "y")]), "reads `y`, which nothing writes before it"),
         (model([relu()], outputs=[value("q")]), "nothing writes its output `q`"),
@@ -129,13 +129,13 @@ def too_much_work():
         (model([helper.make_node("Split", ["x"], ["y", "x"], axis=1)]), "`x` is written twice"),
         (model([helper.make_node("Split", ["x"], ["", "y"], axis=1)]), "it has 2 results"),
         (model([helper.make_node("Relu", ["x"], [])]), "it has 0 results"),
-        (add(lying(dims=[1 << 20, 2])), "`w` has 8 bytes, its shape .* needs 8388608"),
-        *((add(lying(dims=[1, 1])), "has 8 bytes, its shape .* needs 4"), (add(lying(dims=[-1, -2])), r"has the shape \[-1, -2\]")),
-        (add(lying(data_type=TensorProto.BOOL)), "`w` has 8 bytes, its shape .* needs 2"),
+        (add(wrong(dims=[1 << 20, 2])), "`w` has 8 bytes, its shape .* needs 8388608"),
+        *((add(wrong(dims=[1, 1])), "has 8 bytes, its shape .* needs 4"), (add(wrong(dims=[-1, -2])), r"has the shape \[-1, -2\]")),
+        (add(wrong(data_type=TensorProto.BOOL)), "`w` has 8 bytes, its shape .* needs 2"),
         (add(helper.make_tensor("w", TensorProto.BOOL, [1, 2], [True, False])), "its input 1 is of type bool"),
         (model([relu()], inputs=[value("x", kind=TensorProto.DOUBLE)]), "`x` has element type 11"),
         (model([relu()], outputs=[value("y", kind=TensorProto.INT64)]), "it states int64 for `y` and makes float"),
-        *((add(lying(data_type=TensorProto.COMPLEX64)), "element type 14"), (add(lying(data_type=77)), "element type 77")),
+        *((add(wrong(data_type=TensorProto.COMPLEX64)), "element type 14"), (add(wrong(data_type=77)), "element type 77")),
         (external(location="w.bin"), "cannot be read"),
         (external(location="m.onnx", offset="-1", length="8"), "has no position in its file"),
         (external(location="m.onnx", offset="9" * 18, length="8"), "beyond the end"),
@@ -145,13 +145,13 @@ def too_much_work():
         (model([relu()] * (MAX_PARTS + 1)), "more than"),
     ],
 )
-def test_what_a_runtime_must_not_see_is_refused_in_one_sentence(tmp_path, proto, problem):
+def test_content_that_must_not_reach_a_runtime_is_refused_with_its_path(tmp_path, proto, problem):
     with pytest.raises(StretchError, match=problem) as caught:
         check(proto, tmp_path)
     assert caught.value.message.startswith(f"{tmp_path / 'm.onnx'} cannot be run: ")
 
 
-def test_memory_is_that_of_tensors_that_are_still_read(tmp_path):
+def test_memory_counts_tensors_until_their_last_reader(tmp_path):
     chain = model([relu("x", "a"), relu("a", "b"), relu("b", "y")])
     assert check(chain, tmp_path).peak_elements == 2 * 2
     kept = model([relu("x", "a"), relu("a", "b"), helper.make_node("Sum", ["x", "a", "b"], ["y"])])
@@ -161,14 +161,14 @@ def test_memory_is_that_of_tensors_that_are_still_read(tmp_path):
 @pytest.mark.torch
 @settings(max_examples=examples(20))
 @given(data=st.data())
-def test_every_operator_that_is_written_has_a_rule(data):
+def test_every_exported_operator_has_a_rule(data):
     from stretch.export.onnx import to_onnx
 
     graph, weights, _ = data.draw(st.sampled_from(graphs.KIND_NAMES).flatmap(graphs.graphs))
     assert {node.op_type for node in to_onnx(graph, weights).graph.node} <= RULES.keys()
 
 
-#: Attributes of any operator, with values that some of them take.
+#: Attributes of any operator, with values that are valid for some operators.
 NUMBERS = st.integers(-3, 5)
 LISTS = st.lists(NUMBERS, min_size=1, max_size=4)
 ATTRIBUTES = {
@@ -183,7 +183,7 @@ ATTRIBUTES = {
 
 @st.composite
 def wild(draw, op):
-    """A node of this operator with inputs and attributes that usually do not fit."""
+    """A node with random inputs and attributes, which are usually invalid."""
     schema = onnx.defs.get_schema(op, 20)
     kinds = st.sampled_from([np.float32, np.float32, np.int64, np.bool_, np.int8])
     inputs, stored = [], []
@@ -201,7 +201,7 @@ def wild(draw, op):
 @pytest.mark.parametrize("op", sorted(RULES))
 @settings(max_examples=examples(20))
 @given(data=st.data())
-def test_node_that_is_taken_has_the_shape_that_the_runtime_makes_if_it_takes_it_too(op, data):
+def test_accepted_node_has_the_runtimes_shape_if_the_runtime_accepts_it_too(op, data):
     case = data.draw(wild(op))
     try:
         _ = OnnxFile(FILE, case.model([])).shapes
@@ -212,7 +212,7 @@ def test_node_that_is_taken_has_the_shape_that_the_runtime_makes_if_it_takes_it_
 
 
 @pytest.mark.parametrize("shapes", [[], [None], [()], [(2,)], [(1, 2, 3, 4)] * 6])
-def test_every_rule_answers_or_refuses_whatever_a_node_is(shapes):
+def test_every_rule_answers_or_refuses_any_node(shapes):
     for op, written in RULES.items():
         for attrs in ({}, {"axis": 10**18, "mode": b"\xff", "perm": [-1]}, {"axis": b"", "kernel_shape": [1, 1], "pads": [1 << 62] * 4}):
             with suppress(StretchError):
@@ -220,12 +220,12 @@ def test_every_rule_answers_or_refuses_whatever_a_node_is(shapes):
 
 
 def saved(path, nodes, shape=(1, 4, 2, 2), weights=()):
-    """A file of these nodes from `x` to `y`."""
+    """Write a model of these nodes from `x` to `y`."""
     onnx.save(onnx_model(nodes, {"x": shape}, {"y": shape}, weights), str(path))
     return path
 
 
-def test_file_tells_its_nodes_weights_and_the_shapes_of_every_tensor(tmp_path):
+def test_file_has_its_nodes_its_weights_and_the_shapes_of_all_tensors(tmp_path):
     first, last = helper.make_node("Relu", ["x"], ["z"]), helper.make_node("Add", ["z", "b"], ["y"], name="last")
     nodes = [stating("relu", first), stating("shift", last)]
     path = saved(tmp_path / "m.onnx", nodes, (1, 2), {"b": np.array([1, 2], np.float32)})
@@ -238,16 +238,16 @@ def test_file_tells_its_nodes_weights_and_the_shapes_of_every_tensor(tmp_path):
     assert numpy_helper.to_array(result.initialisers["b"]).tolist() == [1.0, 2.0]
 
 
-def test_operator_that_is_not_allowed_is_refused_once_the_check_is_asked_for(tmp_path):
+def test_forbidden_operator_is_refused_by_the_checks_only(tmp_path):
     node = helper.make_node("RandomNormalLike", ["x"], ["y"], name="n")
     result = open_onnx(saved(tmp_path / "m.onnx", [stating("relu", node)], (1, 2)))
     assert result.ends[1] == {"y": (1, 2)}
-    for check, what in ((lambda: result.cost, "run"), (lambda: result.graph, "read")):
-        with pytest.raises(StretchError, match=rf"m\.onnx cannot be {what}: operator `n` .*: no bundle holds `RandomNormalLike`"):
+    for check, verb in ((lambda: result.cost, "run"), (lambda: result.graph, "read")):
+        with pytest.raises(StretchError, match=rf"m\.onnx cannot be {verb}: operator `n` .*: no bundle holds `RandomNormalLike`"):
             check()
 
 
-def test_weight_beside_the_file_is_not_read(tmp_path):
+def test_external_weight_is_not_read(tmp_path):
     (tmp_path / "w.bin").write_bytes(b"\0" * 8)
     tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[2], data_location=TensorProto.EXTERNAL)
     tensor.external_data.add(key="location", value="w.bin")
@@ -259,7 +259,7 @@ IDENTITIES = ("dropout", "stochastic_depth", "identity")
 
 @pytest.mark.torch
 @pytest.mark.parametrize("name", ["tiny_resnet", "tiny_regnet", "tiny_mobilenet", "tiny_efficientnet"])
-def test_what_the_exporter_wrote_comes_back_but_for_identities(tmp_path, name):
+def test_exported_network_is_read_back_without_identities(tmp_path, name):
     from stretch.export.onnx import save_onnx, to_numpy, to_onnx
     from stretch.network.capture import capture
     from stretch.network.models.load import load_model
@@ -276,7 +276,7 @@ def test_what_the_exporter_wrote_comes_back_but_for_identities(tmp_path, name):
         assert predictor.predict(graph, processor).ms == pytest.approx(predictor.predict(captured.graph, processor).ms)
 
 
-def test_node_that_belongs_to_no_operator_is_refused(tmp_path):
+def test_node_without_a_stated_operator_is_refused(tmp_path):
     sigmoid = stating("sigmoid", helper.make_node("Sigmoid", ["x"], ["gate"], name="n"))
     product = helper.make_node("Mul", ["x", "gate"], ["y"], name="m")
     with pytest.raises(StretchError, match="writes `y` does not say which operator") as caught:
@@ -305,18 +305,18 @@ def conv_node(**attributes):
         (helper.make_node("AveragePool", ["x"], ["y"], kernel_shape=[1, 1]), "avg_pool", POOL, "with kernel"),
     ],
 )
-def test_operator_that_its_nodes_are_not_is_refused(tmp_path, node, kind, attrs, problem):
+def test_stated_operator_that_contradicts_its_nodes_is_refused(tmp_path, node, kind, attrs, problem):
     weights = {"w": np.zeros((4, 4, 1, 1), np.float32)}
     with pytest.raises(StretchError, match=problem):
         _ = open_onnx(saved(tmp_path / "m.onnx", [stating(kind, node, attrs)], weights=weights)).graph
 
 
 @pytest.mark.parametrize("precision", ["fp16", "int8"])
-def test_subgraph_in_a_lower_precision_comes_back_as_if_in_reals(tmp_path, precision):
+def test_subgraph_in_a_lower_precision_is_read_as_its_float_graph(tmp_path, precision):
     from stretch.export.onnx import to_onnx
     from stretch.export.quantize.qdq import quantise, to_half
 
-    # a batch-norm that nothing takes up, and a convolution
+    # a batch norm that cannot be merged, and a convolution
     net, random = Net(1, 4, 5, 5), np.random.default_rng(0)
     net.add("batch_norm", eps=1e-5, momentum=0.1, affine=True)
     net.add("relu")
@@ -325,8 +325,8 @@ def test_subgraph_in_a_lower_precision_comes_back_as_if_in_reals(tmp_path, preci
     floats = to_onnx(graph, graphs.weights_of(graph, random))
     samples = [random.normal(size=(1, 4, 5, 5)).astype(np.float32) for _ in range(8)]
     onnx.save(to_half(floats) if precision == "fp16" else quantise(floats, samples), str(tmp_path / "m.onnx"))
-    back = open_onnx(tmp_path / "m.onnx").graph
-    # the lone batch-norm has become a depthwise convolution, and int8 takes activations into scales
-    assert [op.kind for op in back.ops if op.kind != "relu"] == ["input", "conv", "conv"]
-    assert (back.input.name, back.output) == (graph.input.name, graph.output)
-    assert back.by_name[back.output].attrs["padding"] == (1, 1, 1, 1)
+    graph_read = open_onnx(tmp_path / "m.onnx").graph
+    # the single batch norm has become a depthwise convolution, and int8 has merged activations into scales
+    assert [op.kind for op in graph_read.ops if op.kind != "relu"] == ["input", "conv", "conv"]
+    assert (graph_read.input.name, graph_read.output) == (graph.input.name, graph.output)
+    assert graph_read.by_name[graph_read.output].attrs["padding"] == (1, 1, 1, 1)

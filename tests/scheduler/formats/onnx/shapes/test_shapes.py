@@ -19,14 +19,14 @@ X = (1, 3, 8, 8)
 
 PAIRS = arrays.mutually_broadcastable_shapes(num_shapes=2, max_dims=4, max_side=4)
 TRIPLES = arrays.mutually_broadcastable_shapes(num_shapes=3, max_dims=4, max_side=3)
-#: Pairs of shapes that numpy's matmul takes, with batches that broadcast and vectors.
+#: Pairs of shapes that numpy's matmul accepts, including broadcast batches and vectors.
 PRODUCTS = arrays.mutually_broadcastable_shapes(signature="(n?,k),(k,m?)->(n?,m?)", max_dims=2, max_side=4)
 OF_REALS = ["Add", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Mean", "Min", "Mul", "Pow", "Sub", "Sum"]
 OF_WHOLE = ["Add", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal", "Less", "Mod", "Mul", "Sub"]
 
 
 def of_all(op, kind=np.float32):
-    """Nodes that read a tensor of each drawn shape."""
+    """Function that makes a node with one input per drawn shape."""
     return lambda drawn: [Case(op, [np.ones(shape, kind) for shape in drawn])]
 
 
@@ -58,7 +58,7 @@ def drawn_shapes(strategy):
     return strategy.map(lambda drawn: drawn.input_shapes)
 
 
-#: Nodes that a network of reals and one input does not hold: a strategy, and the nodes of what it draws.
+#: Nodes that networks with one float input lack: a strategy, and a function from its values to nodes.
 DRAWN = {
     **{op: (drawn_shapes(PAIRS), of_all(op)) for op in OF_REALS},
     **{f"{op} {kind.__name__}": (drawn_shapes(PAIRS), of_all(op, kind)) for op in OF_WHOLE for kind in (np.int32, np.int64)},
@@ -73,8 +73,8 @@ DRAWN = {
 
 @given(st.data())
 @pytest.mark.parametrize(("strategy", "cases"), DRAWN.values(), ids=DRAWN)
-def test_results_have_the_shapes_and_element_types_of_the_runtime(strategy, cases, data):
-    """The other operators are compared where their networks are, in tests/stretch/network/models/onnx."""
+def test_rules_give_the_shapes_and_element_types_of_the_runtime(strategy, cases, data):
+    """Tests in tests/stretch/network/models/onnx compare the other operators."""
     for case in cases(data.draw(strategy)):
         agrees(case)
 
@@ -89,7 +89,7 @@ def windows(draw, op):
     axes = draw(st.integers(1, 3))
     kernel, strides = lists(draw, axes, 1, 3), lists(draw, axes, 1, 3)
     attrs = {"kernel_shape": kernel, "strides": strides, "pads": [draw(st.integers(0, k - 1)) for k in kernel * 2]}
-    # Average pools have dilations since opset 19, which the runtime computes for images alone.
+    # Average pools have dilations since opset 19, but the runtime computes them for images only.
     if op in ("Conv", "MaxPool"):
         attrs["dilations"] = lists(draw, axes, 1, 2)
     if op not in ("Conv", "LpPool"):
@@ -104,12 +104,12 @@ def windows(draw, op):
 
 
 @given(shapes, st.data())
-def test_cut_of_several_axes_clamps_bounds_as_the_runtime_does(shape, data):
+def test_slice_of_several_axes_clamps_bounds_like_the_runtime(shape, data):
     axes = data.draw(st.lists(st.integers(0, len(shape) - 1), unique=True, min_size=1))
     bounds = st.integers(-8, 8)
     starts = [data.draw(bounds | st.sampled_from([-(2**63) + 1, 2**63 - 1])) for _ in axes]
     steps = [data.draw(st.sampled_from([1, 1, 2, 3, -1, -2])) for _ in axes]
-    # The largest number means the end of the axis, the smallest the place before its beginning.
+    # The largest integer means the end of the axis, the smallest the position before its start.
     ends = [data.draw(bounds | st.just(2**63 - 1 if step > 0 else -(2**63) + 1)) for step in steps]
     signed = [i - len(shape) if data.draw(st.booleans()) else i for i in axes]
     case = Case("Slice", [reals(shape), *[whole(*value) for value in (starts, ends, signed, steps)]], stored=(1, 2, 3, 4))
@@ -121,7 +121,7 @@ def test_cut_of_several_axes_clamps_bounds_as_the_runtime_does(shape, data):
 
 
 @given(shapes, st.integers(-5, 5), st.integers(-5, 5))
-def test_part_of_a_shape_is_counted_as_the_runtime_does(shape, start, end):
+def test_shape_operator_with_bounds_agrees_with_the_runtime(shape, start, end):
     case = Case("Shape", [reals(shape)], {"start": start, "end": end})
     computed = case.computed()[0]
     if computed.size:
@@ -130,14 +130,14 @@ def test_part_of_a_shape_is_counted_as_the_runtime_does(shape, start, end):
     assert answer.values == tuple(computed)
 
 
-def test_values_of_long_constants_are_forgotten_and_an_endless_range_is_counted_and_not_made():
+def test_values_of_long_constants_are_dropped_and_a_huge_range_has_a_length_but_no_values():
     assert RULES["Range"](numbers(-(2**63), 2**63 - 1, 1)).shape == (2**64 - 1,)
     assert without_long_values(KnownTensor((MAX_VALUES,), 7, (1,) * MAX_VALUES)).values == (1,) * MAX_VALUES
     assert without_long_values(KnownTensor((MAX_VALUES + 1,), 7, (1,) * (MAX_VALUES + 1))).values is None
 
 
 @given(arrays.array_shapes(min_dims=0, max_dims=3, max_side=3), arrays.array_shapes(min_dims=0, max_dims=3, max_side=3))
-def test_shapes_go_together_where_numpy_says_so(one, other):
+def test_shapes_are_broadcast_like_numpy(one, other):
     try:
         wanted = np.broadcast_shapes(one, other)
     except ValueError:
@@ -147,7 +147,7 @@ def test_shapes_go_together_where_numpy_says_so(one, other):
         assert broadcast([one, other]) == wanted
 
 
-def test_attribute_of_another_type_is_refused():
+def test_attribute_of_a_wrong_type_is_refused():
     for read, default, value in (("integer", 1, b"2"), ("string", "nearest", 2)):
         with pytest.raises(StretchError, match="its mode"):
             getattr(node([X], {"mode": value}), read)("mode", default)
@@ -177,9 +177,9 @@ def test_axis_of_a_single_element_is_resized_to_any_size():
     assert result.shape == (1, 3, 500, 8)
 
 
-def test_operators_are_those_of_onnx_and_none_is_both_known_and_refused():
-    there = {schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain}
-    assert REASONS.keys() | RULES.keys() <= there
+def test_rules_are_for_onnx_operators_and_no_operator_is_both_known_and_refused():
+    names = {schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain}
+    assert REASONS.keys() | RULES.keys() <= names
     assert not REASONS.keys() & RULES.keys()
 
 
@@ -319,6 +319,6 @@ def lstm(changed=(), **attrs):
         ("GridSample", node([X, (1, 4, 4, 3)]), "its grid"),
     ],
 )
-def test_operator_that_does_not_fit_or_grows_too_much_is_refused(op, given_node, problem):
+def test_node_that_does_not_fit_or_has_a_huge_result_is_refused(op, given_node, problem):
     with pytest.raises(StretchError, match=problem):
         RULES[op](given_node)
