@@ -7,7 +7,7 @@ from scheduler.cores import little_core, pinned
 pytestmark = pytest.mark.linux
 
 
-def test_pinned_binds_the_thread_and_gives_its_set_back_after_an_error():
+def test_pinned_binds_the_thread_and_restores_its_affinity_after_an_error():
     before = os.sched_getaffinity(0)
     core = min(before)
     inside = []
@@ -23,7 +23,7 @@ def test_pinned_binds_the_thread_and_gives_its_set_back_after_an_error():
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
-def test_little_core_is_the_least_able_one(tmp_path):
+def test_little_core_has_the_least_capacity(tmp_path):
     cores = sorted(os.sched_getaffinity(0))
     for core in cores:
         (tmp_path / f"cpu{core}").mkdir()
@@ -31,7 +31,7 @@ def test_little_core_is_the_least_able_one(tmp_path):
     assert little_core((), tmp_path) == cores[1]
 
 
-def test_profile_decides_on_an_arm_machine_that_does_not_tell(tmp_path, monkeypatch):
+def test_profile_names_the_little_core_on_an_arm_machine_without_capacities(tmp_path, monkeypatch):
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     core = max(os.sched_getaffinity(0))
     assert little_core((9999, core), tmp_path) == core

@@ -21,15 +21,15 @@ def entry(shape="s", **parameters):
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(20))
 @given(st.lists(entries, max_size=8))
-def test_what_is_saved_is_found_again(tmp_path_factory, found):
+def test_saved_entries_are_read_again(tmp_path_factory, found):
     folder = tmp_path_factory.mktemp("c")
     tuning.TuningCache("d", "v", folder).save(found)
-    again, last = tuning.TuningCache("d", "v", folder), {item.key: item for item in found}
+    reopened, last = tuning.TuningCache("d", "v", folder), {item.key: item for item in found}
     for kind in ("schedule", "workgroup"):
-        assert {item.key: item for item in again.entries(kind)} == {key: item for key, item in last.items() if item.kind == kind}
+        assert {item.key: item for item in reopened.entries(kind)} == {key: item for key, item in last.items() if item.kind == kind}
 
 
-def test_two_processes_keep_each_others_entries(tmp_path):
+def test_two_writers_keep_each_others_entries(tmp_path):
     one, other = tuning.TuningCache("d", "v", tmp_path), tuning.TuningCache("d", "v", tmp_path)
     one.save([entry("a")])
     other.save([entry("b")])
@@ -39,7 +39,7 @@ def test_two_processes_keep_each_others_entries(tmp_path):
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"\xff\xfe", b"[]", b'{"schema": 1, "device": "d", "driver": "v", "entries": [{"kind": "x"}]}']
 )
-def test_damaged_file_is_ignored_with_a_warning_and_mended_by_saving(tmp_path, content):
+def test_damaged_file_is_ignored_with_a_warning_and_replaced_by_saving(tmp_path, content):
     tuning.TuningCache("d", "v", tmp_path).path.write_bytes(content)
     with pytest.warns(UserWarning, match="is ignored"):
         cache = tuning.TuningCache("d", "v", tmp_path)
@@ -61,8 +61,8 @@ def test_too_large_file_and_one_under_another_kinds_name_are_ignored_with_a_warn
 
 
 @pytest.mark.parametrize("path", sorted(tuning.FOLDER.glob("*.json")), ids=lambda path: path.stem)
-def test_what_is_shipped_fits_the_kernels_as_they_are(path):
-    """Fails when a kernel's source was changed: run ``python -m experiments.opencl_tuning.ship`` on a quiet machine."""
+def test_shipped_entries_are_of_the_current_kernels(path):
+    """If a kernel's source changed, run ``python -m experiments.opencl_tuning.ship`` on an idle machine."""
     from scheduler.delegates.opencl.tuner import kernel_hash
 
     entries = tuning.read_entries(path, path.stem.replace("-half", " half"), tuning.ANY_DRIVER)
@@ -71,7 +71,7 @@ def test_what_is_shipped_fits_the_kernels_as_they_are(path):
 
 
 class Clock:
-    """Plays back the times of each candidate, the last one for ever."""
+    """Returns the given times of each candidate in order, and the last time repeatedly."""
 
     def __init__(self, times):
         self.times = {key: list(values) for key, values in times.items()}
@@ -83,7 +83,7 @@ class Clock:
         return values.pop(0) if len(values) > 1 else values[0]
 
 
-def test_least_of_interleaved_times_decides():
+def test_minimum_of_interleaved_times_decides():
     clock = Clock({None: [10.0], "a": [9.0], "b": [11.0, 5.0, 5.0]})
     result = tuning.quickest(["a", "b"], clock)
     assert (result.best, result.best_ms, result.default_ms) == ("b", 5.0, 10.0)
@@ -95,22 +95,22 @@ def test_least_of_interleaved_times_decides():
     [({"a": [9.8]}, None), ({}, None), ({"a": [None], "b": [5.0]}, "b"), ({"a": [5.0], "b": [1.0]}, "a")],
     ids=["gains no more than noise", "none", "refused by the device", "out of time"],
 )
-def test_default_stays_unless_another_that_ran_in_time_gains_more_than_noise(times, best):
+def test_default_stays_unless_a_candidate_measured_in_time_gains_more_than_noise(times, best):
     clock = Clock({None: [10.0], **times})
     result = tuning.quickest(list(times), clock, out_of_time=lambda: times.get("b") == [1.0] and "a" in clock.asked)
     assert (result.best, result.best_ms) == (best, 10.0 if best is None else 5.0)
 
 
 @given(st.data())
-def test_quickest_is_at_most_as_slow_as_the_default_in_truth_whatever_noise_slows_single_measurements(data):
-    """Each candidate has a true time, which the search never sees: a measurement is that time or, on a busy machine, longer."""
+def test_quickest_is_never_slower_than_the_default_for_any_noise_of_single_measurements(data):
+    """Each candidate has a true time: a measurement is this time or, on a busy machine, longer."""
     truth = data.draw(st.dictionaries(st.integers(0, 9), st.floats(0.1, 100), max_size=8))
     default = data.draw(st.floats(0.1, 100))
     quiet = data.draw(st.integers(0, 2))
     turns = dict.fromkeys((None, *truth), 0)
 
     def measure(candidate):
-        """Disturbed, except in one turn of the three."""
+        """Time of a candidate, which is exact in one turn of three and may be longer in the others."""
         turn, turns[candidate] = turns[candidate], turns[candidate] + 1
         slowed = 1 if turn % 3 == quiet else data.draw(st.floats(1, 3))
         return slowed * (default if candidate is None else truth[candidate])
@@ -119,7 +119,7 @@ def test_quickest_is_at_most_as_slow_as_the_default_in_truth_whatever_noise_slow
     if result.best is not None:
         assert truth[result.best] < default
     else:
-        # A candidate that was measured in every turn and is quicker by more than the margin would have been taken.
+        # A candidate that was measured in every turn and is faster by more than the margin would have been chosen.
         assert all(time > 0.97 * default for time in truth.values() if 3 * time <= tuning.DROP_RATIO * min(default, *truth.values()))
 
 
@@ -129,21 +129,21 @@ grids = st.lists(st.integers(1, 70), min_size=1, max_size=3).map(tuple)
 limits = st.builds(Limits, st.integers(1, 512), st.tuples(*[st.integers(1, 64)] * 3))
 
 
-def test_fast_follows_the_formulas_of_the_paper():
+def test_fast_mode_follows_the_formulas_of_the_paper():
     # z = gbdp(32) = 8, xy = 256 // 8 = 32, x = min(⌈56 / 2⌉, 32) = 28, y = min(32 // 28, 56) = 1
     assert fast_size((56, 56, 32), WIDE) == (28, 1, 8)
-    # z = gbdp(35) = 7, the greatest odd one, and 1 of a prime
+    # z = gbdp(35) = 7, the greatest odd divisor below 35, and 1 for a prime
     assert [fast_size((4, 4, z), WIDE)[2] for z in (35, 11, 6)] == [7, 1, 2]
     # z = gbd(32, 16) = 16, xy = 256 // 16 = 16, x = min(56, 16) = 16, y = min(1, 56) = 1
     assert fast_convolution_size((56, 56, 32), WIDE) == (16, 1, 16)
     # z = gbd(4, 16) = 4, xy = 64, x = 7, y = min(9, 7) = 7, the whole of an odd dimension
     assert fast_convolution_size((7, 7, 4), WIDE) == (7, 7, 4)
-    # y = gy and gy is even: half of it
+    # y = gy and gy is even: y is halved
     assert fast_convolution_size((8, 8, 4), WIDE) == (8, 4, 4)
 
 
 @given(grids, limits)
-def test_fast_and_every_exhaustive_candidate_are_allowed_and_there_is_one(grid, limit):
+def test_all_sizes_of_both_modes_are_allowed_and_the_exhaustive_mode_has_at_least_one(grid, limit):
     assert limit.allow(fast_size(grid, limit))
     assert limit.allow(fast_convolution_size(grid, limit))
     result = exhaustive_sizes(grid, limit)
@@ -151,7 +151,7 @@ def test_fast_and_every_exhaustive_candidate_are_allowed_and_there_is_one(grid, 
     assert all(limit.allow(size) for size in result)
 
 
-def test_exhaustive_takes_divisors_with_32_work_items_or_more_then_parts_then_small_groups_and_none_is_an_error():
+def test_exhaustive_mode_takes_divisors_with_32_work_items_or_else_smaller_groups_and_none_is_an_error():
     result = exhaustive_sizes((12, 10, 4), WIDE)
     assert all(12 % x == 0 and 10 % y == 0 and 4 % z == 0 and 32 <= prod((x, y, z)) <= 256 for x, y, z in result)
     assert (12, 10, 2) in result

@@ -1,4 +1,4 @@
-"""Small TFLite files, and ways to spoil them."""
+"""Small TFLite files, and a function that changes them."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from tests.scheduler.delegates import graphs
 
 
 def small_source(folder):
-    """A convolution, a pool and a matrix, read from the ONNX file that the exporter writes."""
+    """A convolution, a pool and a linear layer, read from the exporter's ONNX file."""
     from stretch.export.onnx import save_onnx, to_onnx
     from stretch.export.tflite import read_source
 

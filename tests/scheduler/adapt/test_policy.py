@@ -21,7 +21,7 @@ PLANS = (BOTH, GPU, CPU)
 
 
 def play(factors, plans=PLANS, rules=None, duration=1):
-    """Plan of each inference, and the policy's decisions; a probe ends `lasts` inferences later."""
+    """Plan of each inference, and the policy's decisions; a probe ends `duration` inferences later."""
     policy = Policy(plans, rules)
     state, ran, decided, probes = policy.begin(), [], [], []
     for number, slow in enumerate(factors):

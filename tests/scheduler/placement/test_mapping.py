@@ -20,7 +20,7 @@ FIRST, SECOND = ("cpu", (0,), "inline"), ("cpu", (1,), "blocking")
 @pytest.mark.parametrize(
     ("processors", "mapping", "wanted"),
     [
-        # a missing GPU gets the second core and a thread of its own, which a missing DSP shares
+        # the second core, with its own thread, replaces a missing GPU and a missing DSP
         ("cpu gpu", {}, {"cpu": FIRST, "gpu": SECOND}),
         ("cpu gpu dsp", {}, {"cpu": FIRST, "gpu": SECOND, "dsp": SECOND}),
         ("cpu gpu", {"gpu": "cpu0", "cpu": "cpu0"}, {"cpu": FIRST, "gpu": FIRST}),
@@ -32,7 +32,7 @@ FIRST, SECOND = ("cpu", (0,), "inline"), ("cpu", (1,), "blocking")
         pytest.param("cpu dsp gpu", {}, {"cpu": FIRST, "dsp": ("dsp", (), "blocking"), "gpu": SECOND}, marks=pytest.mark.qnn),
     ],
 )
-def test_processors_get_delegates_cores_and_a_way_to_start(processors, mapping, wanted):
+def test_processors_get_delegates_cores_and_a_dispatch(processors, mapping, wanted):
     precisions = {"dsp": {"int8"}} if processors == "cpu dsp gpu" else {}
     placed = placing.place_processors(processors.split(), mapping, cores=(0, 1), precisions=precisions)
     assert {name: (p.delegate, p.cores, p.dispatch) for name, p in placed.items()} == wanted
@@ -41,7 +41,7 @@ def test_processors_get_delegates_cores_and_a_way_to_start(processors, mapping, 
 
 
 @pytest.mark.parametrize("mapping", [{"gpu": "cpu9"}, {"gpu": "cpu0+9"}, {"gpu": "1"}, {"gpu": "cpu1+"}, {"npu": "cpu1"}])
-def test_targets_that_do_not_exist_are_usage_errors(mapping):
+def test_targets_that_do_not_exist_and_repeated_processors_are_usage_errors(mapping):
     with pytest.raises(UsageError):
         placing.place_processors(["cpu", "gpu"], mapping, cores=(0, 1))
     with pytest.raises(UsageError, match="twice"):
@@ -51,7 +51,7 @@ def test_targets_that_do_not_exist_are_usage_errors(mapping):
 @given(
     st.lists(st.sampled_from(["cpu", "gpu", "dsp", "npu"]), min_size=1, unique=True), st.sets(st.integers(0, 63), min_size=1, max_size=6)
 )
-def test_every_processor_is_placed_on_a_core_there_is_and_at_most_one_queue_is_inline(processors, cores):
+def test_every_processor_is_placed_on_existing_cores_and_at_most_one_queue_is_inline(processors, cores):
     placed = placing.place_processors(processors, cores=sorted(cores))
     assert list(placed) == processors
     assert all(set(p.cores) <= cores for p in placed.values())
@@ -62,27 +62,27 @@ def test_every_processor_is_placed_on_a_core_there_is_and_at_most_one_queue_is_i
 @pytest.mark.parametrize(
     ("processors", "mapping", "cores", "expected"),
     [
-        # a GPU with a queue of its own keeps a core for the thread that feeds it
+        # a GPU with its own queue reserves a core for the thread that feeds it
         (["cpu", "gpu"], {"gpu": "null_async"}, 16, 15),
         (["cpu[1large3med]", "gpu"], {"gpu": "null_async"}, 16, 4),
         (["cpu[16cores]", "gpu"], {"gpu": "null_async"}, 16, 15),
         (["cpu", "gpu"], {"gpu": "null_async"}, 1, 1),
         (["cpu"], {}, 16, 16),
-        # where cores replace other processors, each of them gets one
+        # if cores replace other processors, each of these gets one core
         (["cpu", "gpu"], {}, 16, 1),
         (["cpu[1large3med]", "gpu", "dsp"], {}, 16, 4),
         (["cpu[1large3med]", "gpu", "dsp"], {}, 4, 2),
         (["cpu", "gpu"], {"cpu": "cpu2+3"}, 16, 2),
     ],
 )
-def test_cpu_gets_the_cores_of_its_core_set_or_all_that_no_other_processor_needs(processors, mapping, cores, expected):
+def test_cpu_gets_the_cores_of_its_core_set_or_all_cores_that_no_other_processor_needs(processors, mapping, cores, expected):
     placed = placing.place_processors(processors, mapping, cores=range(cores))
     assert len(placed[processors[0]].cores) == expected
-    others = [core for name in processors[1:] for core in placed[name].cores]
-    assert cores == 1 or not set(placed[processors[0]].cores) & set(others)
+    other_cores = [core for name in processors[1:] for core in placed[name].cores]
+    assert cores == 1 or not set(placed[processors[0]].cores) & set(other_cores)
 
 
-def test_delegate_of_the_plan_goes_first_where_it_runs_the_precision_and_is_named_where_it_does_not(monkeypatch):
+def test_planned_delegate_is_preferred_if_it_runs_the_precision_and_otherwise_named_in_the_reason(monkeypatch):
     monkeypatch.delenv(placing.DRIVERS_VARIABLE, raising=False)
     for mapping, delegate in (({}, "reference"), ({"cpu": "cpu0"}, "cpu")):
         planned = {"cpu": "reference", "gpu": "null_async"}
@@ -93,7 +93,7 @@ def test_delegate_of_the_plan_goes_first_where_it_runs_the_precision_and_is_name
     assert "`openvino:half`" in placed["cpu"].reason
 
 
-def test_target_takes_its_place_beside_the_queues_that_are_there():
+def test_target_is_placed_with_the_dispatch_of_an_existing_queue():
     core = min(os.sched_getaffinity(0))
     place = placing.target_placement("gpu", f"cpu{core}", {f"cpu{core}": "inline"})
     assert (place.processor, place.delegate, place.cores, place.dispatch) == ("gpu", "cpu", (core,), "inline")
@@ -101,7 +101,7 @@ def test_target_takes_its_place_beside_the_queues_that_are_there():
     assert [placing.target_placement("gpu", target, {}).dispatch for target in (f"cpu{core}", "null_async")] == ["blocking", "async"]
 
 
-def test_fallback_takes_the_cores_that_it_had_or_the_last_one():
+def test_fallback_uses_the_cores_of_the_placement_or_the_last_core():
     last = max(os.sched_getaffinity(0))
     for cores, core in (((), last), ((1,), 1)):
         result = fallback_placement(Placement("gpu", "opencl", cores, "opencl:gpu", "async", False, ""), "cpu", "", {})
@@ -109,7 +109,7 @@ def test_fallback_takes_the_cores_that_it_had_or_the_last_one():
 
 
 @pytest.mark.parametrize(("change", "message"), [({"queue": "cpu0"}, "inline and blocking"), ({"dispatch": "inline"}, "calling thread")])
-def test_queues_that_do_not_go_together_are_refused(bundle, change, message):
+def test_inconsistent_queues_and_missing_processors_are_refused(bundle, change, message):
     placed = placing.place_processors(["cpu", "gpu"], cores=(0, 1))
     placed["gpu"] = dataclasses.replace(placed["gpu"], **change)
     with pytest.raises(StretchError, match=message):
@@ -124,41 +124,41 @@ def test_queues_that_do_not_go_together_are_refused(bundle, change, message):
         (("cpu0", "cpu1", "reference2"), {"cpu"}, {"cpu0": ("cpu1",), "cpu1": ("cpu0",)}),
         (("cpu0", "cpu1", "reference2"), (), {}),
         (("cpu0+2", "cpu1", "reference1"), {"cpu"}, {"cpu0+2": ()}),
-        # a queue with a subgraph that must stay helps nobody and is not helped
+        # a queue with a subgraph that cannot move neither gives nor takes work
         (("cpu0", "cpu1", "reference1"), {"cpu"}, {"cpu0": ()}),
     ],
 )
-def test_only_equal_movable_delegates_on_as_many_cores_do_each_others_work(targets, movable, kinds):
+def test_queues_share_work_only_with_equal_movable_delegates_on_equally_many_cores(targets, movable, kinds):
     mapping = dict(zip(("cpu", "gpu", "dsp"), targets, strict=True))
     assert interchangeable(placing.place_processors(list(mapping), mapping, cores=(0, 1, 2)).values(), movable) == kinds
 
 
 @pytest.mark.parametrize(
-    ("name", "integers", "how"),
+    ("name", "integers", "dispatch"),
     [
         *(("dsp", True, "blocking"), ("dsp[1]", True, "blocking"), ("vpu", True, "async"), ("gpu", False, "async")),
         *(("cpu", False, "inline"), ("cpu[1]", False, "inline"), ("tpu", False, "blocking")),
     ],
 )
-def test_delegates_of_a_processor_tell_whether_it_has_floating_point_and_how_work_reaches_it(monkeypatch, name, integers, how):
+def test_delegates_of_a_processor_determine_integer_only_and_dispatch(monkeypatch, name, integers, dispatch):
     class Npu(CpuDelegate):
-        """For a kind of processor that none here drives."""
+        """Delegate for a kind of processor that no other delegate drives."""
 
         drives, precisions, asynchronous = ("vpu",), ("int8",), True
 
     monkeypatch.setattr(delegates, "_items", {**delegates._items, "their_npu": Npu})
-    assert (placing.is_integer_only(name), placing.device_dispatch(name)) == (integers, how)
+    assert (placing.is_integer_only(name), placing.device_dispatch(name)) == (integers, dispatch)
 
 
-def test_drivers_behind_a_preferred_one_are_not_looked_at():
-    looked = iter(["opencl", "openvino:GPU", "vulkan"])
-    assert (placing.first_driver(looked), list(looked)) == ("openvino:GPU", ["vulkan"])
+def test_drivers_after_a_preferred_one_are_not_checked():
+    candidates = iter(["opencl", "openvino:GPU", "vulkan"])
+    assert (placing.first_driver(candidates), list(candidates)) == ("openvino:GPU", ["vulkan"])
     assert (placing.first_driver(["opencl"]), placing.first_driver([])) == ("opencl", None)
 
 
 @pytest.fixture(scope="module")
 def manifest(bundles, tmp_path_factory):
-    """cpu is slow and thirsty, gpu fast; what a subgraph takes does not depend on it."""
+    """A manifest in which every subgraph has one time and energy per processor; the GPU is faster and more efficient."""
     return with_times(load_bundle(bundles.two_branches(tmp_path_factory.mktemp("b"))).manifest, {"cpu": (3.0, 9.0), "gpu": (1.0, 2.0)})
 
 
@@ -172,11 +172,11 @@ def places(manifest):
     return {entry.name: entry.processor for entry in manifest.subgraphs}
 
 
-def test_work_of_a_processor_that_is_left_out_moves_with_its_prediction_and_what_costs_the_same_stays(manifest):
+def test_work_of_an_omitted_processor_moves_with_its_prediction_and_stays_at_equal_cost(manifest):
     moved = placing.choose_processors(manifest, ["gpu"])
     assert {(entry.processor, entry.predicted_ms) for entry in moved.subgraphs} == {("gpu", 1.0)}
-    same = with_times(manifest, {"cpu": (1.0, 1.0), "gpu": (1.0, 1.0)})
-    assert places(placing.choose_processors(same, priority="latency")) == places(manifest)
+    equal_times = with_times(manifest, {"cpu": (1.0, 1.0), "gpu": (1.0, 1.0)})
+    assert places(placing.choose_processors(equal_times, priority="latency")) == places(manifest)
 
 
 def test_float_subgraph_is_not_moved_to_a_processor_without_floating_point(bundles, tmp_path):
@@ -186,9 +186,9 @@ def test_float_subgraph_is_not_moved_to_a_processor_without_floating_point(bundl
         assert places(placing.choose_processors(with_times(manifest, options, **more), priority="energy"))["stem"] == processor
 
 
-@pytest.mark.parametrize(("options", "what"), [({"cpu": (1.0, 1.0)}, "time"), ({"cpu": (1.0, None), "gpu": (1.0, None)}, "energy")])
-def test_priority_without_the_predictions_it_needs_is_a_usage_error(manifest, options, what):
-    with pytest.raises(UsageError, match=f"needs the predicted {what}"):
+@pytest.mark.parametrize(("options", "quantity"), [({"cpu": (1.0, 1.0)}, "time"), ({"cpu": (1.0, None), "gpu": (1.0, None)}, "energy")])
+def test_priority_without_the_predictions_it_needs_is_a_usage_error(manifest, options, quantity):
+    with pytest.raises(UsageError, match=f"needs the predicted {quantity}"):
         placing.choose_processors(with_times(manifest, options), priority="energy")
 
 
@@ -196,14 +196,14 @@ times = st.floats(0.1, 10)
 
 
 @given(st.lists(st.tuples(times, times, times, times), min_size=6, max_size=6))
-def test_no_other_distribution_of_a_segment_takes_less(manifest, drawn):
-    """Oracle: every distribution, tried."""
+def test_chosen_distribution_of_a_segment_is_optimal(manifest, drawn):
+    """Oracle: all distributions of a segment."""
     entries = tuple(
         msgspec.structs.replace(s, alternatives={"cpu": Alternative(a, b), "gpu": Alternative(c, d)})
         for s, (a, b, c, d) in zip(manifest.subgraphs, drawn, strict=True)
     )
-    given_ = msgspec.structs.replace(manifest, subgraphs=entries)
-    fast, frugal = (placing.choose_processors(given_, priority=p) for p in ("latency", "energy"))
+    manifest_drawn = msgspec.structs.replace(manifest, subgraphs=entries)
+    fast, frugal = (placing.choose_processors(manifest_drawn, priority=p) for p in ("latency", "energy"))
     for segment in ("s1", "s2"):
         branches = [e for e in entries if e.segment == segment]
 

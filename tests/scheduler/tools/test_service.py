@@ -30,14 +30,14 @@ from tests.scheduler.simulate.test_clock import whole as whole_network
 
 @pytest.fixture
 def held(bundle_dir):
-    """A delegate that waits, and a session with room for one inference at a time."""
+    """A waiting delegate, and a session with one inference in flight."""
     delegate = Gate()
     with Session(bundle_dir, {"gpu": "null"}, delegates={"null": delegate}, in_flight=1) as result:
         yield delegate, result
         delegate.open.set()
 
 
-def test_requests_get_their_outputs_and_an_event_loop_goes_on_meanwhile(bundle_dir):
+def test_requests_get_their_outputs_from_threads_and_an_event_loop(bundle_dir):
     xs = numbers(shape=(20, 1, 3, 8, 8))
 
     async def ask(service):
@@ -52,7 +52,7 @@ def test_requests_get_their_outputs_and_an_event_loop_goes_on_meanwhile(bundle_d
     assert service.outcomes()["done"] == 40
 
 
-def test_the_most_urgent_goes_first(held):
+def test_most_urgent_request_is_served_first(held):
     delegate, session = held
     ended = []
     with Service(session) as service:
@@ -80,7 +80,7 @@ def test_too_many_requests_are_refused_and_the_others_answered(held):
         assert all(future.result(60) is not None for future in futures)
 
 
-def test_request_whose_time_is_over_is_not_begun_and_says_so_at_once(held):
+def test_expired_request_is_not_begun_and_fails_at_once(held):
     delegate, session = held
     with Service(session) as service:
         running = service.submit(numbers())
@@ -92,7 +92,7 @@ def test_request_whose_time_is_over_is_not_begun_and_says_so_at_once(held):
     assert service.outcomes() == {"done": 1, "late": 0, "failed": 0, "expired": 1, "refused": 0, "cancelled": 0}
 
 
-def test_request_that_waits_can_be_cancelled_and_close_without_draining_cancels_all_that_wait(held):
+def test_waiting_request_can_be_cancelled_and_close_without_draining_cancels_all(held):
     delegate, session = held
     service = Service(session)
     running = service.submit(numbers())
@@ -100,7 +100,7 @@ def test_request_that_waits_can_be_cancelled_and_close_without_draining_cancels_
     cancelled, waiting = service.submit(numbers()), service.submit(numbers())
     assert cancelled.cancel()
     assert not running.cancel()
-    # what runs ends only after that
+    # the running inference ends only after the cancellation
     waiting.add_done_callback(lambda _: delegate.open.set())
     service.close(drain=False)
     assert running.result(0) is not None
@@ -112,7 +112,7 @@ def test_request_that_waits_can_be_cancelled_and_close_without_draining_cancels_
     service.close()
 
 
-def test_rates_that_can_be_held_are_told_from_those_that_cannot(folders):
+def test_admission_distinguishes_sustainable_rates_from_others(folders):
     null = NullDelegate({"head": 0.02})
     with Scheduler(folders, {"cpu": "null", "gpu": "null"}, delegates={"null": null}) as scheduler, Service(scheduler) as service:
         admit = service.admit({"a": Demand(2.0, 400), "b": Demand(1.0)})
@@ -126,7 +126,7 @@ def test_rates_that_can_be_held_are_told_from_those_that_cannot(folders):
 
 
 def order(*requests, used=()):
-    """In which order requests of (model, priority, arrival, deadline) are taken."""
+    """Order in which the queue takes requests (model, priority, arrival, deadline)."""
     room, result = {"a": True, "b": True}, []
     waiting = RequestQueue(room, 100)
     for model, seconds in used:
@@ -140,10 +140,10 @@ def order(*requests, used=()):
 
 
 @given(st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 3))))
-def test_nobody_goes_before_someone_of_higher_priority_or_earlier_deadline(pairs):
+def test_requests_are_taken_by_priority_then_deadline(pairs):
     result = order(*(("a", priority, float(number), float(deadline)) for number, (priority, deadline) in enumerate(pairs)))
     assert result == sorted(range(len(pairs)), key=lambda item: (-pairs[item][0], pairs[item][1], item))
-    # of two models, that which had least of the processors
+    # of two models, the model that has used the processors less
     assert order(("a", 0, 0.0, inf), ("b", 0, 1.0, inf), used=[("a", 2.0), ("b", 1.0)]) == [1, 0]
 
 
@@ -161,7 +161,7 @@ WHOLE = whole_network("a", "cpu", 1.0)
         (Demand, (1, None, 101), "priority"),
     ],
 )
-def test_what_makes_no_sense_is_refused(make, arguments, message):
+def test_invalid_requests_and_options_are_refused(make, arguments, message):
     with pytest.raises(UsageError, match=message):
         make(*arguments)
 
@@ -169,7 +169,7 @@ def test_what_makes_no_sense_is_refused(make, arguments, message):
 PIXEL6 = specified("pixel6")
 
 
-def test_undisturbed_inferences_all_take_what_the_plan_says(bundle):
+def test_undisturbed_inferences_take_the_planned_time(bundle):
     answer, result = simulate(bundle, PIXEL6, Scene(runs=7, traced=2), SimulationRequest())
     planned = predicted_trace(bundle.manifest, PIXEL6)
     assert answer.makespan_ms == pytest.approx(planned.makespan_ms, abs=1e-6)
@@ -182,18 +182,18 @@ def test_undisturbed_inferences_all_take_what_the_plan_says(bundle):
     assert (answer.source, answer.missed, answer.warnings) == ("simulated", None, [])
 
 
-def test_percentiles_and_missed_deadlines_are_those_of_the_latencies(bundle):
+def test_percentiles_and_missed_deadlines_agree_with_the_latencies(bundle):
     scene = Scene(runs=200, jitter=0.3, arrivals=Arrivals("poisson", 9.0), seed=4)
     answer, result = simulate(bundle, PIXEL6, scene, SimulationRequest(deadline_ms=8.0))
     latencies = sorted(result.latencies_ms)
     assert answer.p50_ms == pytest.approx((latencies[99] + latencies[100]) / 2)
     assert latencies[178] <= answer.p90_ms <= latencies[181]
     assert answer.missed == int((np.array(latencies) > 8).sum()) > 0
-    shares, spent = (sum(getattr(busy, key) for busy in answer.busy.values()) for key in ("share", "ms"))
-    assert shares == pytest.approx(spent * 200 / answer.elapsed_ms)
+    shares, busy_ms = (sum(getattr(busy, key) for busy in answer.busy.values()) for key in ("share", "ms"))
+    assert shares == pytest.approx(busy_ms * 200 / answer.elapsed_ms)
 
 
-def test_rates_that_leave_time_are_held_and_the_busiest_processor_is_named():
+def test_sustainable_rates_are_admitted_with_the_busiest_processor():
     result = admit([whole_network("a", "cpu", 4.0), whole_network("b", "gpu", 2.0)], [Demand(100, 20.0), Demand(100, 20.0)])
     assert (result.holds, result.factor, {item.bundle: item.missed for item in result.demands}) == (
         True,
@@ -204,7 +204,7 @@ def test_rates_that_leave_time_are_held_and_the_busiest_processor_is_named():
     assert "`cpu0`, 40 %" in result.reason
 
 
-def test_branches_overlap_and_the_meeting_point_waits_for_the_slower(bundle):
+def test_branches_overlap_and_their_join_waits_for_the_slower(bundle):
     def changed_times(manifest, **ms):
         entries = [msgspec.structs.replace(s, predicted_ms=ms.get(s.name.replace(".", "_"), s.predicted_ms)) for s in manifest.subgraphs]
         return predicted_trace(msgspec.structs.replace(manifest, subgraphs=tuple(entries)), PIXEL6)
@@ -219,17 +219,17 @@ def test_branches_overlap_and_the_meeting_point_waits_for_the_slower(bundle):
 NOTHING = MeasuredEnergy(None, None, "no counter")
 
 
-def run(path, in_flight=None, energy=NOTHING, **asked):
-    """The answer, and its parts."""
+def run(path, in_flight=None, energy=NOTHING, **changes):
+    """Answer of a run, and its benchmark."""
     with Session(path, in_flight=in_flight or 1) as session:
         x = random_input(session.bundle)
         result = benchmark(session, x, Effort(3, warmup=0))
         rates = None if in_flight is None else throughput(session, x, in_flight, rounds=1)
         answer = run_answer(session, result, compare_with_reference(session, x), rates, energy)
-        return msgspec.structs.replace(answer, warnings=[], **asked), result
+        return msgspec.structs.replace(answer, warnings=[], **changes), result
 
 
-def test_busy_time_of_a_processor_is_that_of_its_subgraphs_and_energy_what_was_measured_or_why_it_was_not(bundle_dir):
+def test_busy_time_is_the_sum_of_subgraphs_and_energy_is_measured_or_has_a_reason(bundle_dir):
     for energy in (MeasuredEnergy(2.5, "RAPL: package-0", None), NOTHING):
         answer, result = run(bundle_dir, energy=energy)
         assert (answer.energy_mj, answer.energy_counter, answer.energy_reason) == (energy.mj, energy.counter, energy.reason)
@@ -238,7 +238,7 @@ def test_busy_time_of_a_processor_is_that_of_its_subgraphs_and_energy_what_was_m
     assert {name: p.stand_in for name, p in answer.processors.items()} == {"cpu": False, "gpu": True}
 
 
-def test_answer_of_a_board_is_read_back_from_json_as_it_was_and_what_is_none_is_one_sentence(bundle_dir, tmp_path):
+def test_answer_of_a_board_survives_json_and_an_invalid_one_is_refused(bundle_dir, tmp_path):
     answer, _ = run(bundle_dir, in_flight=2, trace=tmp_path / "trace.json")
     assert read_run_answer(json.loads(json.dumps(msgspec.to_builtins(answer, enc_hook=str)))) == answer
     for message in (None, {}, {"median_ms": "fast"}, []):

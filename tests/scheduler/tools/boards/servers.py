@@ -1,4 +1,4 @@
-"""Real boards for tests: an sshd on the loopback interface, whose keys, folders and Pythons the tests make."""
+"""Real boards for tests: an sshd on the loopback interface, with keys, folders and Pythons of the tests."""
 
 import os
 import platform
@@ -14,12 +14,12 @@ import pytest
 
 from scheduler.tools.boards.facts import SERIES
 
-#: Names a process's board in its environment, so that a test finds it.
+#: Environment variable with the name of a process's board, by which tests find its processes.
 BOARD = "NN_STRETCH_TEST_BOARD"
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody listens on."""
+    """A free port of the loopback interface."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
@@ -34,7 +34,7 @@ def script(path: Path, *lines: str) -> Path:
 
 @dataclass
 class Server:
-    """An sshd, with a key for each board that it pretends to be."""
+    """An sshd with one key for each board that it represents."""
 
     folder: Path
     port: int
@@ -51,7 +51,7 @@ class Server:
         return path
 
     def board(self, name: str, python: Path | None, *, tools: tuple[str, ...] = ("sh",)) -> str:
-        """A host whose PATH has this program as Python of our series, and else only `tools`."""
+        """Add a host whose PATH has only `tools` and, as Python of this environment's version, this program."""
         home = self.folder / name
         (home / "bin").mkdir(parents=True)
         for tool in tools:
@@ -59,8 +59,8 @@ class Server:
         if python is not None:
             (home / "bin" / f"python{SERIES}").symlink_to(python)
         key = self.key(name)
-        there = {"PATH": home / "bin", "HOME": home, "XDG_CACHE_HOME": home / "cache", BOARD: name}
-        options = ",".join(f'environment="{variable}={value}"' for variable, value in there.items())
+        environment = {"PATH": home / "bin", "HOME": home, "XDG_CACHE_HOME": home / "cache", BOARD: name}
+        options = ",".join(f'environment="{variable}={value}"' for variable, value in environment.items())
         with (self.folder / "authorized").open("a") as stream:
             stream.write(f"{options} {key.with_name(key.name + '.pub').read_text()}")
         self.host(name, f"IdentityFile {key}")
@@ -68,24 +68,24 @@ class Server:
         return name
 
     def host(self, name: str, *lines: str) -> str:
-        """Another entry of the ssh configuration; unstated settings are as for boards."""
-        usual = [f"Port {self.port}", "HostName 127.0.0.1", f"UserKnownHostsFile {self.folder / 'known'}"]
-        usual += ["IdentitiesOnly yes", "StrictHostKeyChecking yes"]
+        """Add a host to the ssh configuration, with the boards' settings unless `lines` state others."""
+        defaults = [f"Port {self.port}", "HostName 127.0.0.1", f"UserKnownHostsFile {self.folder / 'known'}"]
+        defaults += ["IdentitiesOnly yes", "StrictHostKeyChecking yes"]
         with self.config.open("a") as stream:
-            stream.write("\n  ".join([f"Host {name}", *lines, *usual]) + "\n")
+            stream.write("\n  ".join([f"Host {name}", *lines, *defaults]) + "\n")
         return name
 
     def kept(self, name: str) -> list[str]:
-        """Files and folders below the folder of a board, two levels deep."""
+        """Files and folders in the folder of a board, two levels deep."""
         root = self.boards[name] / "cache" / "nn-stretch" / "board"
         return sorted(str(path.relative_to(root)) for pattern in ("*", "*/*") for path in root.glob(pattern))
 
-    def processes(self, name: str, words: bytes) -> list[int]:
-        """Processes of a board with these words in their command line."""
+    def processes(self, name: str, text: bytes) -> list[int]:
+        """Ids of a board's processes with `text` in their command line."""
         result = []
         for folder in Path("/proc").glob("[0-9]*"):
             try:
-                if f"{BOARD}={name}\0".encode() in (folder / "environ").read_bytes() and words in (folder / "cmdline").read_bytes():
+                if f"{BOARD}={name}\0".encode() in (folder / "environ").read_bytes() and text in (folder / "cmdline").read_bytes():
                     result.append(int(folder.name))
             except OSError:
                 continue
@@ -104,11 +104,11 @@ def ended(process: int, seconds: float = 60.0) -> bool:
 
 
 def sshd_program() -> str:
-    """The server's path; skips the test where it is missing."""
-    which = shutil.which("sshd", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"]))
-    if which is None or shutil.which("ssh") is None:
+    """Path of sshd; skips the test if it is missing."""
+    path = shutil.which("sshd", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"]))
+    if path is None or shutil.which("ssh") is None:
         pytest.skip("needs an ssh client and server: Debian's openssh-client and openssh-server")
-    return which
+    return path
 
 
 @pytest.fixture(scope="session")
@@ -124,13 +124,13 @@ def server(tmp_path_factory):
     settings |= dict.fromkeys(("UsePAM", "StrictModes", "PasswordAuthentication", "KbdInteractiveAuthentication", "PrintMotd"), "no")
     (built.folder / "sshd_config").write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
     if os.geteuid() == 0:
-        # where it keeps the part that reads what strangers send
+        # sshd needs this folder for its unprivileged process
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
     running = subprocess.Popen([program, "-D", "-e", "-f", built.folder / "sshd_config"], stderr=subprocess.PIPE, text=True)
     try:
-        said = running.stderr.readline()
-        if "listening" not in said:
-            pytest.skip(f"sshd does not start here: {said.strip()}")
+        message = running.stderr.readline()
+        if "listening" not in message:
+            pytest.skip(f"sshd does not start here: {message.strip()}")
         yield built
     finally:
         running.terminate()
@@ -139,12 +139,12 @@ def server(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def loopback(server):
-    """A board that is this machine, with the Python behind this environment and nothing of the environment itself."""
+    """This machine as a board, with the base Python of this environment but without its packages."""
     base = Path(sys.base_prefix) / "bin" / f"python{SERIES}"
     return server.board("loopback", script(server.folder / "plain-python", f'exec "{base}" "$@"'))
 
 
-#: Requests of a program of ours to the kernel; emulation has no such file of its own.
+#: Content of /proc/cpuinfo, which the emulation lacks.
 CPUINFO = """processor\t: 0
 BogoMIPS\t: 50.00
 Features\t: fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp
@@ -157,7 +157,7 @@ CPU revision\t: 1
 
 
 def emulated(root: Path, path: Path) -> Path:
-    """Python of a folder with an aarch64 system, under emulation."""
+    """Script that runs the Python of an aarch64 system's folder under emulation."""
     (root / "proc").mkdir(exist_ok=True)
     (root / "proc" / "cpuinfo").write_text(CPUINFO)
     program = f"{root}/usr/bin/python{SERIES}"
@@ -166,7 +166,7 @@ def emulated(root: Path, path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def aarch64_root(tmp_path_factory):
-    """A folder with an aarch64 Debian that has Python; nothing of it was run to make it."""
+    """A folder with an aarch64 Debian that has Python, extracted without running its programs."""
     missing = [name for name in ("qemu-aarch64-static", "mmdebstrap") if shutil.which(name) is None]
     if missing:
         pytest.skip(f"needs {' and '.join(missing)}: Debian's qemu-user-static and mmdebstrap")
@@ -176,8 +176,8 @@ def aarch64_root(tmp_path_factory):
         pytest.skip("the packages of an aarch64 Debian are fetched by the lists of a Debian")
     root = tmp_path_factory.mktemp("aarch64") / "root"
     packages = "python3,libstdc++6,libgomp1"
-    words = ["--variant=extract", "--arch=arm64", f"--include={packages}", system["VERSION_CODENAME"], root, lists[0]]
-    run_result = subprocess.run(["mmdebstrap", "--quiet", *words], capture_output=True, text=True, check=False)
+    arguments = ["--variant=extract", "--arch=arm64", f"--include={packages}", system["VERSION_CODENAME"], root, lists[0]]
+    run_result = subprocess.run(["mmdebstrap", "--quiet", *arguments], capture_output=True, text=True, check=False)
     if run_result.returncode:
         pytest.skip(f"mmdebstrap does not make an aarch64 Debian here: {run_result.stderr.strip()[-300:]}")
     if not (root / "usr" / "bin" / f"python{SERIES}").exists():
@@ -187,5 +187,5 @@ def aarch64_root(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def aarch64(server, aarch64_root):
-    """A board whose Python is that of an aarch64 Debian, under emulation: its results are real, its times mean nothing."""
+    """A board with the Python of an aarch64 Debian under emulation: real results, but meaningless times."""
     return server.board("aarch64", emulated(aarch64_root, server.folder / "emulated-python"))

@@ -1,4 +1,4 @@
-"""The line to a board: ssh, the agent and its answers, files and packages on their way."""
+"""The connection to a board: ssh, the agent and its answers, and transfers of files and packages."""
 
 import ast
 import importlib.util
@@ -33,14 +33,14 @@ def sent(data):
     return stream.getvalue()
 
 
-def test_source_is_understood_by_python_3_7_and_imports_the_standard_library_alone():
+def test_agent_is_valid_python_3_7_and_imports_only_the_standard_library():
     tree = list(ast.walk(ast.parse(SOURCE, feature_version=(3, 7))))
     names = {alias.name for node in tree if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module for node in tree if isinstance(node, ast.ImportFrom)}
     assert not {name for name in names if name.split(".")[0] in ("stretch", "scheduler", "predictors", "numpy", "msgspec")}
 
 
-def test_changed_content_links_and_names_that_lead_out_of_the_folder_are_refused(tmp_path):
+def test_changed_content_links_and_paths_out_of_the_folder_are_refused(tmp_path):
     data = bytearray(sent(b"x" * 100))
     data[50] ^= 1
     with pytest.raises(OSError, match="the received data differ from the sent data"):
@@ -61,10 +61,10 @@ def test_changed_content_links_and_names_that_lead_out_of_the_folder_are_refused
             agent.path(name)
 
 
-def test_what_an_agent_that_is_gone_left_unfinished_is_removed_and_what_another_works_on_is_not(tmp_path):
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    for name in (f"put-{gone.pid}-1", "run-1-1"):
+def test_unfinished_files_of_ended_agents_are_removed_and_those_of_running_agents_stay(tmp_path):
+    ended_agent = subprocess.Popen(["true"])
+    ended_agent.wait()
+    for name in (f"put-{ended_agent.pid}-1", "run-1-1"):
         (tmp_path / "unfinished" / name).mkdir(parents=True)
     Agent("python", io.BytesIO(), io.BytesIO()).do_open(str(tmp_path))
     assert [path.name for path in (tmp_path / "unfinished").iterdir()] == ["run-1-1"]
@@ -84,69 +84,69 @@ START = [sys.executable]
 
 
 @pytest.fixture
-def line(tmp_path):
+def link(tmp_path):
     with board.AgentConnection(["sh", "-c", board.boot(START)]) as built:
         built.ask("open", folder=str(tmp_path / "root"))
         yield built
 
 
-def run(line, code, said=None):
-    folder = line.ask("scratch")["name"]
-    return line.ask("run", said, words=["-c", code], imports=["packages"], folder=folder)
+def run(link, code, on_line=None):
+    folder = link.ask("scratch")["name"]
+    return link.ask("run", on_line, words=["-c", code], imports=["packages"], folder=folder)
 
 
-def test_files_are_put_kept_fetched_and_removed(line, tmp_path):
+def test_files_are_sent_kept_received_and_removed(link, tmp_path):
     (tmp_path / "files/deep").mkdir(parents=True)
     (tmp_path / "files/deep/a").write_bytes(b"1" * 3_000_000)
     archive = board.BoardArchive("some/thing", board.files_below(tmp_path / "files"))
-    assert line.ask("keeps", name="some/thing", files=None) == {"kept": False}
-    assert line.send("put", archive.write, name=archive.name, trial=[], replace=False) == {}
-    assert line.ask("keeps", name="some/thing", files=None) == {"kept": True}
-    assert line.receive("some/thing/deep/a", 4_000_000) == b"1" * 3_000_000
+    assert link.ask("keeps", name="some/thing", files=None) == {"kept": False}
+    assert link.send("put", archive.write, name=archive.name, trial=[], replace=False) == {}
+    assert link.ask("keeps", name="some/thing", files=None) == {"kept": True}
+    assert link.receive("some/thing/deep/a", 4_000_000) == b"1" * 3_000_000
     with pytest.raises(board.RefusedError, match="too large"):
-        line.receive("some/thing/deep/a", 1000)
+        link.receive("some/thing/deep/a", 1000)
     with pytest.raises(board.RefusedError) as missing:
-        line.receive("some/thing/b", 1000)
+        link.receive("some/thing/b", 1000)
     assert missing.value.name == "ENOENT"
-    line.ask("remove", name="some/thing")
+    link.ask("remove", name="some/thing")
     assert not (tmp_path / "root/some/thing").exists()
 
 
-def test_what_was_put_before_is_replaced_whole_or_stays(line, tmp_path):
+def test_files_sent_before_are_replaced_completely_or_stay(link, tmp_path):
     for name, replace in (("a", False), ("b", True), ("c", False)):
         (tmp_path / name).write_text(name)
-        line.send("put", board.BoardArchive("x", {name: tmp_path / name}).write, name="x", trial=[], replace=replace)
+        link.send("put", board.BoardArchive("x", {name: tmp_path / name}).write, name="x", trial=[], replace=replace)
     assert board.files_below(tmp_path / "root/x").keys() == {"b"}
     assert not list((tmp_path / "root").glob("unfinished/put*"))
 
 
-def test_sender_that_breaks_off_leaves_nothing(tmp_path):
-    line = board.AgentConnection(["sh", "-c", board.boot(START)])
-    line.ask("open", folder=str(tmp_path / "root"))
-    agent = int(line.ask("scratch")["name"].split("-")[1])
+def test_interrupted_sender_leaves_no_files(tmp_path):
+    link = board.AgentConnection(["sh", "-c", board.boot(START)])
+    link.ask("open", folder=str(tmp_path / "root"))
+    agent = int(link.ask("scratch")["name"].split("-")[1])
 
     def broken(stream):
         stream.write(b"x" * 1_000_000)
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), line:
-        line.send("put", broken, name="x", trial=[], replace=False)
+    with pytest.raises(KeyboardInterrupt), link:
+        link.send("put", broken, name="x", trial=[], replace=False)
     assert ended(agent)
     assert not list((tmp_path / "root").iterdir())
 
 
-def test_program_there_tells_lines_meanwhile_and_its_answer_at_the_end_unless_that_is_too_large(line):
-    heard = []
-    done = run(line, "import sys; print('a\\nb', file=sys.stderr); print('c'); print('no end', end='', file=sys.stderr)", heard.append)
-    assert (heard, done) == (["a", "b", "no end"], {"code": 0, "answer": "c\n"})
+def test_program_reports_lines_while_it_runs_and_its_answer_at_the_end_unless_it_is_too_large(link):
+    lines = []
+    done = run(link, "import sys; print('a\\nb', file=sys.stderr); print('c'); print('no end', end='', file=sys.stderr)", lines.append)
+    assert (lines, done) == (["a", "b", "no end"], {"code": 0, "answer": "c\n"})
     with pytest.raises(board.RefusedError, match="too large"):
-        run(line, "import sys; [sys.stdout.write('x' * (1 << 20)) for _ in range(80)]")
-    assert run(line, "print(1)")["answer"] == "1\n"
+        run(link, "import sys; [sys.stdout.write('x' * (1 << 20)) for _ in range(80)]")
+    assert run(link, "print(1)")["answer"] == "1\n"
 
 
-def test_program_ends_when_the_line_does_and_leaves_nothing(tmp_path):
-    line = board.AgentConnection(["sh", "-c", board.boot(START)])
-    line.ask("open", folder=str(tmp_path / "root"))
+def test_program_ends_with_the_connection(tmp_path):
+    link = board.AgentConnection(["sh", "-c", board.boot(START)])
+    link.ask("open", folder=str(tmp_path / "root"))
     rows = []
 
     def stop(text):
@@ -154,45 +154,45 @@ def test_program_ends_when_the_line_does_and_leaves_nothing(tmp_path):
         raise KeyboardInterrupt
 
     code = "import os, sys, threading; print(os.getpid(), file=sys.stderr); threading.Event().wait()"
-    with pytest.raises(KeyboardInterrupt), line:
-        run(line, code, stop)
+    with pytest.raises(KeyboardInterrupt), link:
+        run(link, code, stop)
     assert ended(rows[0])
 
 
-def test_board_answers_with_what_it_is_and_options_never_come_from_the_host(server, loopback):
-    with board.connect(loopback, server.config) as line:
-        assert (line.facts["python"].startswith(SERIES), line.facts["system"]) == (True, "Linux")
-    words = board.ssh_words(loopback, server.config)
-    assert (words[:3], words[-2:]) == (["ssh", "-F", str(server.config)], ["--", loopback])
+def test_board_reports_its_facts_and_a_host_name_is_never_an_option_of_ssh(server, loopback):
+    with board.connect(loopback, server.config) as link:
+        assert (link.facts["python"].startswith(SERIES), link.facts["system"]) == (True, "Linux")
+    command = board.ssh_words(loopback, server.config)
+    assert (command[:3], command[-2:]) == (["ssh", "-F", str(server.config)], ["--", loopback])
 
 
-def test_command_and_forwardings_of_the_configuration_are_left_out(server, loopback):
+def test_command_and_forwardings_of_the_ssh_configuration_are_ignored(server, loopback):
     key = server.folder / f"{loopback}.key"
     forward = f"LocalForward {free_port()} 127.0.0.1:{free_port()}"
     server.host("busy", f"IdentityFile {key}", "RemoteCommand echo other", forward, "LogLevel QUIET", "RequestTTY force")
-    with board.connect("busy", server.config) as line:
-        assert line.facts["system"] == "Linux"
+    with board.connect("busy", server.config) as link:
+        assert link.facts["system"] == "Linux"
 
 
 @pytest.mark.parametrize(
     ("name", "problem"), [("dead", "refuses connections"), ("unknown", "not known here"), ("changed", "not the one that is known")]
 )
-def test_host_that_is_not_there_or_of_another_key_is_told_of_and_not_trusted(server, loopback, name, problem):
-    known = server.folder / f"known-of-{name}"
+def test_unreachable_host_and_changed_key_are_reported_and_not_trusted(server, loopback, name, problem):
+    hosts = server.folder / f"known-of-{name}"
     kind, key = server.key(f"of-{name}").with_suffix(".key.pub").read_text().split()[:2]
-    known.write_text(f"[127.0.0.1]:{server.port} {kind} {key}\n" if name == "changed" else "")
-    before, port = known.read_text(), [f"Port {free_port()}"] if name == "dead" else []
-    server.host(name, *port, f"IdentityFile {server.folder / loopback}.key", f"UserKnownHostsFile {known}", "GlobalKnownHostsFile none")
+    hosts.write_text(f"[127.0.0.1]:{server.port} {kind} {key}\n" if name == "changed" else "")
+    before, port = hosts.read_text(), [f"Port {free_port()}"] if name == "dead" else []
+    server.host(name, *port, f"IdentityFile {server.folder / loopback}.key", f"UserKnownHostsFile {hosts}", "GlobalKnownHostsFile none")
     with pytest.raises(StretchError, match=f"{name}.*{problem}") as failed:
         board.connect(name, server.config)
-    assert (type(failed.value), bool(failed.value.hint), known.read_text()) == (StretchError, True, before)
+    assert (type(failed.value), bool(failed.value.hint), hosts.read_text()) == (StretchError, True, before)
 
 
 HERE = read_facts("here", facts())
 ARM = msgspec.structs.replace(HERE, machine="aarch64")
 
 
-def test_what_is_no_facts_extra_that_boards_have_no_use_for_and_folder_without_wheels_are_refused(tmp_path):
+def test_invalid_facts_unsupported_extras_and_folders_without_wheels_are_refused(tmp_path):
     for message in (None, [], {}, {**facts(), "cores": "many"}):
         with pytest.raises(StretchError, match="cannot be read"):
             read_facts("board", message)
@@ -206,7 +206,7 @@ def test_what_is_no_facts_extra_that_boards_have_no_use_for_and_folder_without_w
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", ["pip", "uv"])
-def test_one_wheel_of_a_folder_becomes_files_to_import(program, tmp_path, monkeypatch):
+def test_wheel_of_a_folder_is_unpacked_to_importable_files(program, tmp_path, monkeypatch):
     present = importlib.util.find_spec
     if program == "uv":
         if not Path(sys.executable).with_name("uv").is_file():
@@ -215,7 +215,7 @@ def test_one_wheel_of_a_folder_becomes_files_to_import(program, tmp_path, monkey
     elif present("pip") is None:
         pytest.skip("pip is not installed")
     assert ("uv" in board.installer(ARM)[0]) == (program == "uv")
-    # a wheel for the board's processor, which this machine may not have
+    # a wheel for the board's processor, which may differ from this machine's
     tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
     tag = f"{tag}-{tag}-manylinux_2_17_aarch64"
     with zipfile.ZipFile(tmp_path / f"tiny-1.0-{tag}.whl", "w") as wheel:
@@ -243,7 +243,7 @@ def test_one_wheel_of_a_folder_becomes_files_to_import(program, tmp_path, monkey
         ({"glibc": ""}, "has no glibc"),
     ],
 )
-def test_board_without_packages_is_refused_with_what_it_lacks(change, message):
+def test_board_that_cannot_have_packages_is_refused_with_the_reason(change, message):
     with pytest.raises(MissingBackendError, match=message) as refused:
         check_facts("board", msgspec.structs.replace(HERE, **change))
     assert refused.value.hint

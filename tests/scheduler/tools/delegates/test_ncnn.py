@@ -32,7 +32,7 @@ def save(path, nodes, inputs, outputs, weights=()):
 
 
 def run(name, path, x, shape, cores=()):
-    """Output of a delegate."""
+    """Output of a model on a delegate."""
     output = np.full(shape, np.nan, np.float32)
     get_delegate(name).create(cores).compile(path).run([x], [output])
     return output
@@ -40,20 +40,20 @@ def run(name, path, x, shape, cores=()):
 
 @pytest.mark.torch
 @pytest.mark.skipif(bool(reason), reason=reason or "")
-def test_branches_on_vulkan_run_while_those_of_onnx_runtime_do(tmp_path):
+def test_branches_on_vulkan_and_onnx_runtime_run_at_the_same_time(tmp_path):
     pytest.importorskip("torch")
     from tests.stretch.exact_bundles import images, made
 
-    # a branch that begins waits until the other one has begun, too: one after the other would never end
-    both = threading.Barrier(2)
+    # each branch waits for the start of the other branch, so that sequential branches would never end
+    barrier = threading.Barrier(2)
 
-    def meet(model, run, outputs):
+    def wait_for_both(model, run, outputs):
         if model.stem in ("s1.cpu", "s1.gpu"):
-            both.wait(120)
+            barrier.wait(120)
         run()
 
     core = sorted(os.sched_getaffinity(0))[0]
-    delegates = {"vulkan": Hooked(meet, "vulkan"), "cpu": Hooked(meet)}
+    delegates = {"vulkan": Hooked(wait_for_both, "vulkan"), "cpu": Hooked(wait_for_both)}
     with Session(made(tmp_path / "exact"), {"gpu": "vulkan", "cpu": f"cpu{core}"}, delegates=delegates) as session:
         session(images(1)[0])
         assert session.trace.overlap_ms("cpu", "gpu") > 0
@@ -80,7 +80,7 @@ def test_whole_networks_agree_with_torch(tmp_path, name, model):
 
 
 @BOTH
-def test_outputs_may_be_inputs_be_read_on_and_have_names_with_spaces(tmp_path, name):
+def test_outputs_may_be_inputs_have_readers_and_have_names_with_spaces(tmp_path, name):
     shape = (1, 3, 5, 6)
     nodes = [helper.make_node("Relu", ["x"], ["a b"]), helper.make_node("Add", ["a b", "x"], ["y"])]
     path = save(tmp_path / "op.onnx", nodes, {"x": shape}, {"a b": shape, "y": shape, "x": shape})
@@ -94,30 +94,30 @@ def test_outputs_may_be_inputs_be_read_on_and_have_names_with_spaces(tmp_path, n
 
 
 @BOTH
-def test_file_in_halves_is_computed_and_close(tmp_path, name):
+def test_half_precision_file_agrees_within_its_rounding(tmp_path, name):
     x, weight = numbers(1, (1, 8, 9, 9)), numbers(2, (16, 8, 3, 3))
     nodes = [helper.make_node("Cast", ["x"], ["h"], to=onnx.TensorProto.FLOAT16), helper.make_node("Conv", ["h", "w"], ["c"], **CONV)]
     nodes.append(helper.make_node("Cast", ["c"], ["y"], to=onnx.TensorProto.FLOAT))
     path = save(tmp_path / "op.onnx", nodes, {"x": x.shape}, {"y": (1, 16, 9, 9)}, {"w": weight.astype(np.float16)})
-    got, expected = (run(one, path, x, (1, 16, 9, 9)) for one in (name, "cpu"))
+    got, expected = (run(current, path, x, (1, 16, 9, 9)) for current in (name, "cpu"))
     assert np.abs(got - expected).max() < 0.02 * np.abs(expected).max()
 
 
 @pytest.mark.parametrize(
-    ("nodes", "shape", "words"),
+    ("nodes", "shape", "message"),
     [
         ([helper.make_node("Relu", ["x"], ["y"])], (2, 3, 4, 4), "batch 1"),
         ([helper.make_node("Trilu", ["x"], ["y"])], (1, 3, 4, 4), "Trilu"),
     ],
 )
-def test_what_it_cannot_run_another_delegate_may(tmp_path, nodes, shape, words):
+def test_unsupported_operators_and_batches_are_refused(tmp_path, nodes, shape, message):
     path = save(tmp_path / "op.onnx", nodes, {"x": shape}, {"y": shape})
-    with pytest.raises(StretchError, match=words) as caught:
+    with pytest.raises(StretchError, match=message) as caught:
         NcnnDelegate.create(()).compile(path)
-    assert words == "Trilu" or isinstance(caught.value, UnableError)
+    assert message == "Trilu" or isinstance(caught.value, UnableError)
 
 
-def test_several_cores_compute_what_one_does(tmp_path):
+def test_several_cores_give_the_results_of_one(tmp_path):
     weight, node = numbers(2, (32, 16, 3, 3)), helper.make_node("Conv", ["x", "w"], ["y"], **CONV)
     path = save(tmp_path / "op.onnx", [node], {"x": (1, 16, 20, 20)}, {"y": (1, 32, 20, 20)}, {"w": weight})
     x, before = np.ones((1, 16, 20, 20), np.float32), os.sched_getaffinity(0)
@@ -127,7 +127,7 @@ def test_several_cores_compute_what_one_does(tmp_path):
 
 
 @pytest.mark.skipif(bool(reason), reason=reason or "")
-def test_gpu_is_left_to_other_delegates_where_vulkan_has_the_cpu_alone():
+def test_gpu_is_left_to_other_delegates_if_vulkan_has_only_the_cpu():
     if VulkanDelegate.preferred():
         pytest.skip("this machine has a GPU")
     place = place_processors(["cpu", "gpu"], cores=[0, 1])["gpu"]

@@ -1,4 +1,4 @@
-"""Runtimes of the makers of processors: OpenVINO and Core ML."""
+"""Runtimes of processor vendors: OpenVINO and Core ML."""
 
 import sys
 
@@ -25,7 +25,7 @@ class OnCpu(DeviceDelegate):
     makers = ""
 
 
-def test_device_beside_the_cpu_runs_requests_of_its_own_and_names_what_is_missing(tmp_path, monkeypatch):
+def test_openvino_device_runs_asynchronous_requests_and_names_a_missing_device_or_driver(tmp_path, monkeypatch):
     monkeypatch.setattr(OnCpu, "makers", str(tmp_path / "vendor*"))
     if sys.platform == "linux":
         assert "no CPU of Intel's" in OnCpu.unavailable()
@@ -43,14 +43,14 @@ def test_device_beside_the_cpu_runs_requests_of_its_own_and_names_what_is_missin
         x -= 0.5
 
 
-def test_operator_that_the_device_computes_wrongly_may_run_elsewhere(tmp_path):
+def test_operator_that_the_device_computes_wrongly_is_refused(tmp_path):
     attrs = {"kernel_shape": (2, 2), "strides": (2, 2), "pads": (1, 1, 1, 1), "ceil_mode": 1, "count_include_pad": 1}
     save_node(tmp_path / "op.onnx", "AveragePool", (1, 1, 5, 5), **attrs)
     with pytest.raises(UnableError, match="wrongly"):
         OnCpu.create(()).compile(tmp_path / "op.onnx")
 
 
-def test_half_precision_of_a_cpu_is_bfloat16_and_close_to_the_float_network(tmp_path):
+def test_half_precision_on_a_cpu_is_bfloat16_and_close_to_the_float_network(tmp_path):
     delegate = get_delegate("openvino:half")
     if problem := delegate.unavailable():
         pytest.skip(problem)
@@ -59,12 +59,12 @@ def test_half_precision_of_a_cpu_is_bfloat16_and_close_to_the_float_network(tmp_
         compiled = get_delegate(name).create((0,)).compile(write_network(network, tmp_path / f"{precision}.onnx", precision))
         outputs.append(np.zeros(next(iter(compiled.outputs.values())), np.float32))
         compiled.run([numbers(shape=network.input.shape)], outputs[-1:])
-    off = np.abs(outputs[0] - outputs[1]).max() / np.abs(outputs[1]).max()
-    assert 1e-5 < off < 0.1
+    difference = np.abs(outputs[0] - outputs[1]).max() / np.abs(outputs[1]).max()
+    assert 1e-5 < difference < 0.1
 
 
 @pytest.mark.parametrize("style", ["residual", "inverted", "branches"])
-def test_kernels_that_operators_were_folded_into_have_times_by_the_names_of_the_file(tmp_path, style):
+def test_fused_kernels_have_times_by_the_files_operator_names(tmp_path, style):
     network = draw(style, 1)
     file = write_network(network, tmp_path / "network.onnx")
     times, added = time_operators(OpenVinoDelegate.create((0,)), file, (0,), [op.name for op in network.ops])
@@ -73,11 +73,11 @@ def test_kernels_that_operators_were_folded_into_have_times_by_the_names_of_the_
     assert added < 0.7 * (added + sum(times.values()))
 
 
-#: Options of the provider and their values, as ONNX Runtime documents them; others are 0 or 1.
+#: Options of the Core ML provider with their values in ONNX Runtime's documentation; `SWITCHES` are 0 or 1.
 DOCUMENTED = {"ModelFormat": ("MLProgram", "NeuralNetwork"), "MLComputeUnits": ("CPUOnly", "CPUAndNeuralEngine", "CPUAndGPU", "ALL")}
 SWITCHES = ("RequireStaticInputShapes", "EnableOnSubgraphs", "ProfileComputePlan", "AllowLowPrecisionAccumulationOnGPU")
 
-#: A plan as the provider logs it: constants have no device.
+#: A compute plan in the provider's log: constants have no device.
 PLAN = """2026-01-02 03:04:05.678 python[42:99] Operation: const, Device Usage: (null), Estimated Cost: 0.000000
 2026-01-02 03:04:05.679 python[42:99] Operation: ios15.conv, Device Usage: <MLNeuralEngineComputeDevice: 0x1>, Estimated Cost: 0.6
 2026-01-02 03:04:05.679 python[42:99] Operation: ios15.relu, Device Usage: <MLCPUComputeDevice: 0x2>, Estimated Cost: 0.2
@@ -85,7 +85,7 @@ PLAN = """2026-01-02 03:04:05.678 python[42:99] Operation: const, Device Usage: 
 
 
 @pytest.mark.parametrize("name", ["coreml", "coreml:GPU", "coreml:NPU"])
-def test_provider_is_told_what_it_documents_and_keeps_programs_by_content(tmp_path, name):
+def test_provider_gets_documented_options_and_a_cache_folder_per_content(tmp_path, name):
     kept = []
     for slope in (0.1, 0.2):
         save_node(tmp_path / "op.onnx", "LeakyRelu", (1, 3, 8, 8), alpha=slope)
@@ -99,7 +99,7 @@ def test_provider_is_told_what_it_documents_and_keeps_programs_by_content(tmp_pa
             get_delegate(name).create(()).compile(tmp_path / "op.onnx")
 
 
-def test_plan_tells_where_each_operator_runs():
+def test_compute_plan_gives_the_placement_of_each_operator():
     assert [(place.op, place.reason) for place in planned(PLAN)] == [
         ("conv", "Core ML prefers the Neural Engine, 75.0 % of the cost it expects"),
         ("relu", "Core ML prefers the CPU, 25.0 % of the cost it expects"),

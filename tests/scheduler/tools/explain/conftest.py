@@ -1,4 +1,4 @@
-"""Foreign files, each written once."""
+"""Fixture with the foreign files, each written once."""
 
 import onnx
 import pytest
@@ -8,7 +8,7 @@ from tests.scheduler.tools.explain.files import CHAINS, FOREIGN, write_chain
 
 @pytest.fixture(scope="session")
 def foreign(tmp_path_factory):
-    """Path of each foreign file by its name."""
+    """Paths of the foreign files by name."""
     folder = tmp_path_factory.mktemp("foreign")
     for name, make in FOREIGN.items():
         onnx.save(make(), str(folder / f"{name}.onnx"))

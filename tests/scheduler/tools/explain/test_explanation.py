@@ -1,4 +1,4 @@
-"""Where runtimes put the operators of files, and changes of a file that help."""
+"""Placement of a file's operators by runtimes, and changes of a file that improve it."""
 
 import math
 from dataclasses import replace
@@ -37,7 +37,7 @@ from tests.scheduler.tools.explain.files import CHAINS, FOREIGN, conv, model, no
         ("UNIDIRECTIONAL_SEQUENCE_LSTM", [(1, 9)], (1, 9), None),
     ],
 )
-def test_work_of_tflite_operators_is_that_of_their_shapes(tmp_path, code, reads, written, macs):
+def test_work_of_tflite_operators_follows_from_their_shapes(tmp_path, code, reads, written, macs):
     network = open_tflite(linear_tflite(tmp_path / "m.tflite"))
     tensors = [replace(network.tensors[0], shape=shape, stored=None) for shape in (*reads, written)]
     operator = replace(network.operators[0], code=code, inputs=tuple(range(len(reads))), outputs=(len(reads),), settings={})
@@ -65,7 +65,7 @@ def test_damaged_file_or_one_of_another_kind_is_refused_in_one_sentence(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("name", "place", "words", "cause"),
+    ("name", "place", "message", "cause"),
     [
         ("own_domain", 1, "not a registered function", "domain com.example"),
         ("doubles", 0, None, "type double"),
@@ -78,8 +78,8 @@ def test_damaged_file_or_one_of_another_kind_is_refused_in_one_sentence(tmp_path
         ("foldable", 5, None, "operator Reshape"),
     ],
 )
-def test_cause_is_what_the_words_or_the_operator_tell(foreign, name, place, words, cause):
-    result, change = foreign_files.find_cause(open_model(foreign[name]), place, words, ())
+def test_cause_is_found_in_the_message_or_else_the_operator(foreign, name, place, message, cause):
+    result, change = foreign_files.find_cause(open_model(foreign[name]), place, message, ())
     assert result == cause
     assert change
 
@@ -89,43 +89,43 @@ def chain(count):
     return ForeignModel(path=None, kind="TFLite", ops=ops)
 
 
-judged = partial(Verdict, runtime="r 1", device="d", target="T")
+verdict_of = partial(Verdict, runtime="r 1", device="d", target="T")
 
 
 @given(st.lists(st.sampled_from(["on", "off", "gone"]), min_size=1, max_size=12))
-def test_partitions_copies_and_share_are_those_of_a_chain_walked_by_hand(states):
-    taken, removed = ({i: what for i, state in enumerate(states) if state == at} for at, what in (("on", "T"), ("gone", "folded")))
-    verdict = judged(taken=taken, removed=removed)
+def test_partitions_copies_and_share_of_a_chain_agree_with_counting_by_hand(states):
+    taken, removed = ({i: target for i, state in enumerate(states) if state == at} for at, target in (("on", "T"), ("gone", "folded")))
+    verdict = verdict_of(taken=taken, removed=removed)
     result = foreign_files.judge(chain(len(states)), verdict)
-    there = [state for state in states if state != "gone"]
-    assert result.partitions == sum(a == "on" and b != "on" for a, b in pairwise([*there, "off"]))
+    remaining = [state for state in states if state != "gone"]
+    assert result.partitions == sum(a == "on" and b != "on" for a, b in pairwise([*remaining, "off"]))
     assert result.copies == sum({a, b} == {"on", "off"} for a, b in pairwise(states))
     assert result.off == states.count("off") == len(result.obstacles)
     total = 10 * sum(range(len(states)))
-    lost = 10 * sum(i for i, state in enumerate(states) if state == "off")
-    assert result.share == (None if not total else (total - lost) / total)
+    unsupported_work = 10 * sum(i for i, state in enumerate(states) if state == "off")
+    assert result.share == (None if not total else (total - unsupported_work) / total)
     if result.obstacles:
         assert result.obstacles[0].operator == f"n{states.index('off')}"
 
 
-def test_work_of_open_sizes_is_unknown_and_constants_are_no_operators(tmp_path):
+def test_work_with_open_sizes_is_unknown_and_constants_are_no_operators(tmp_path):
     stored = onnx.numpy_helper.from_array(np.ones((4, 1, 1), np.float32))
     nodes = [conv(), node("Constant", "", "k", "two", value=stored), node("Mul", "c k", "y", "scale")]
     for height, work in (("rows", None), (8, 4 * 8 * 8 * 27)):
         path = tmp_path / "m.onnx"
         onnx.save(model(*nodes, shape=(1, 3, height, 8), out=(1, 4, height, 8)), path)
-        told = foreign_files.judge(open_model(path), judged(taken={0: "T", 2: "T"}, removed={1: "folded"}))
-        assert [(op.name, op.macs, op.partition) for op in told.operators] == [("conv", work, 0), ("scale", 0, 0)]
-        assert told.share == (None if work is None else 1)
+        result = foreign_files.judge(open_model(path), verdict_of(taken={0: "T", 2: "T"}, removed={1: "folded"}))
+        assert [(op.name, op.macs, op.partition) for op in result.operators] == [("conv", work, 0), ("scale", 0, 0)]
+        assert result.share == (None if work is None else 1)
 
 
-def test_partitions_that_the_runtime_tells_are_kept_and_a_refusal_that_names_no_operator_is_about_the_file():
-    verdict = judged(taken={0: "T", 1: "T"}, parts={0: 7, 1: 4})
+def test_reported_partitions_are_kept_and_a_refusal_without_an_operator_is_about_the_file():
+    verdict = verdict_of(taken={0: "T", 1: "T"}, parts={0: 7, 1: 4})
     assert [op.partition for op in foreign_files.judge(chain(2), verdict).operators] == [0, 1]
-    assert foreign_files.judge(chain(2), judged(refused="too large")).obstacles[0].cause == "the file as a whole"
+    assert foreign_files.judge(chain(2), verdict_of(refused="too large")).obstacles[0].cause == "the file as a whole"
 
 
-def test_file_or_device_that_a_runtime_does_not_have_is_refused_and_the_last_line_of_a_process_that_ends_is_reported(foreign):
+def test_unsupported_file_or_device_is_refused_and_a_failed_childs_last_line_is_reported(foreign):
     with pytest.raises(UnknownNameError, match="`gpu`"):
         foreign_files.explain_file(foreign["add"], "litert", "gpu")
     with pytest.raises(UsageError) as error:
@@ -135,12 +135,12 @@ def test_file_or_device_that_a_runtime_does_not_have_is_refused_and_the_last_lin
         foreign_files.in_child("no such work", str(foreign["plain"]), "onnxruntime")
 
 
-#: The first operator of a file that a runtime leaves out, and the reason; runtimes take files that are not listed whole.
+#: First operator that a runtime does not support, and the cause, by file; unlisted files are fully supported.
 FIRST = {
     "onnxruntime": {"own_domain": ("swirl", "domain com.example"), "doubles": ("conv", "type double")},
     "opencl": {
         "own_domain": ("swirl", "domain com.example"),
-        # checks before anything is read take no doubles; the file can be written in single precision
+        # a check of the whole file refuses float64; the file can be written in float32
         "doubles": ("conv", "the file as a whole"),
         "open_batch": ("conv", "shape [?, 3, 8, 8]"),
         "upsample": ("conv", "opset 9"),
@@ -163,7 +163,7 @@ FIRST = {
 
 
 def refused_by_onnxruntime(path):
-    """Its own words on a file that it refuses."""
+    """ONNX Runtime's error message for a file; None if it loads the file."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     try:
@@ -174,7 +174,7 @@ def refused_by_onnxruntime(path):
 
 
 def refused_by_opencl(path):
-    """Its own words when it builds a file."""
+    """The opencl delegate's error message for a file; None if it compiles the file."""
     try:
         OpenCLDelegate().compile(path)
     except StretchError as error:
@@ -183,7 +183,7 @@ def refused_by_opencl(path):
 
 
 def taken_alone(code, folder):
-    """Whether XNNPACK replaces an operator that is a file by itself, in the interpreter's own list."""
+    """Whether the interpreter delegates a single operator to XNNPACK."""
     from ai_edge_litert.interpreter import Interpreter
 
     interpreter = Interpreter(model_path=str(write_chain(folder, code, [code])))
@@ -200,7 +200,7 @@ def taken_alone(code, folder):
         *(("litert", name) for name in CHAINS),
     ],
 )
-def test_first_unsupported_operator_is_the_one_that_the_runtime_itself_refuses(foreign, tmp_path, runtime, name):
+def test_first_unsupported_operator_agrees_with_the_runtimes_own_refusal(foreign, tmp_path, runtime, name):
     if problem := {"opencl": OpenCLDelegate, "litert": LiteRtDelegate}.get(runtime, CpuDelegate).unavailable():
         pytest.skip(problem)
     result = foreign_files.explain_file(foreign[name], runtime, "cpu" if runtime == "onnxruntime" else None)
@@ -218,8 +218,8 @@ def test_first_unsupported_operator_is_the_one_that_the_runtime_itself_refuses(f
         assert refused_by_onnxruntime(foreign[name]) is None
         assert {op.target for op in result.operators if op.taken} == {"CPUExecutionProvider"}
     else:
-        said = refused_by_onnxruntime(foreign[name])
-        assert (first.op in said, first.words.split()[-1] in said, result.partitions) == (True, True, 0)
+        message = refused_by_onnxruntime(foreign[name])
+        assert (first.op in message, first.words.split()[-1] in message, result.partitions) == (True, True, 0)
 
 
 @pytest.mark.slow
@@ -246,7 +246,7 @@ def test_fixed_file_is_supported_and_equivalent(foreign, tmp_path, runtime, name
     assert [path.name for path in tmp_path.iterdir()] == ["fixed.onnx"]
 
 
-def test_operator_of_a_message_is_found_by_its_name_and_else_by_its_type(foreign):
+def test_operator_of_a_message_is_found_by_its_name_or_else_its_type(foreign):
     opened = open_model(foreign["own_domain"])
     assert find_mentioned(opened, "Could not find an implementation for Relu(14) node with name 'relu'") == 2
     assert find_mentioned(opened, "Fatal error: com.example:Swirl(-1) is not a registered function/op") == 1
@@ -254,7 +254,7 @@ def test_operator_of_a_message_is_found_by_its_name_and_else_by_its_type(foreign
 
 
 @pytest.mark.parametrize("name", [name for name in FOREIGN if name not in ("own_domain", "upsample")])
-def test_every_change_computes_what_the_original_does_by_the_definition_of_onnx(name):
+def test_every_fix_agrees_with_the_original_in_the_onnx_reference(name):
     original = FOREIGN[name]()
     x = np.random.default_rng(1).standard_normal([d.dim_value or 1 for d in original.graph.input[0].type.tensor_type.shape.dim])
 
@@ -273,15 +273,15 @@ def test_every_change_computes_what_the_original_does_by_the_definition_of_onnx(
 @pytest.mark.parametrize(
     ("name", "message"), [("m.txt", "does not end in .onnx"), ("mine.onnx", "exists already"), ("none/m.onnx", "does not exist")]
 )
-def test_fixed_file_is_not_written_over_another_or_where_it_cannot_be(foreign, tmp_path, name, message):
+def test_fixed_file_is_not_written_over_a_file_or_to_an_invalid_path(foreign, tmp_path, name, message):
     (tmp_path / "mine.onnx").write_text("mine")
-    told = foreign_files.judge(open_model(foreign["foldable"]), judged())
+    result = foreign_files.judge(open_model(foreign["foldable"]), verdict_of())
     with pytest.raises(UsageError, match=message):
-        foreign_files.fix_file(told, "onnxruntime", "cpu", tmp_path / name)
+        foreign_files.fix_file(result, "onnxruntime", "cpu", tmp_path / name)
     assert (tmp_path / "mine.onnx").read_text() == "mine"
 
 
-def test_upsample_becomes_resize_in_a_newer_opset_and_computes_the_same():
+def test_upsample_becomes_resize_in_a_newer_opset_with_equal_results():
     original = FOREIGN["upsample"]()
     changed = foreign_files.raise_opset(original)
     wanted, got = (onnx_runtime.output(m.SerializeToString(), numbers()) for m in (original, changed))
@@ -290,7 +290,7 @@ def test_upsample_becomes_resize_in_a_newer_opset_and_computes_the_same():
     assert changed.opset_import[0].version == foreign_files.NEW_OPSET
 
 
-def test_other_weights_and_shapes_differ_and_other_names_are_refused(tmp_path, foreign):
+def test_changed_weights_and_shapes_differ_and_other_tensor_names_are_refused(tmp_path, foreign):
     def differing():
         onnx.save(other, str(tmp_path / "other.onnx"))
         return foreign_files.largest_difference(foreign["plain"], tmp_path / "other.onnx")

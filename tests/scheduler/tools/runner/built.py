@@ -1,4 +1,4 @@
-"""Runners that are built, and the files that they are built from."""
+"""Bundles with TFLite files, and C++ runners that are built from them."""
 
 import importlib.util
 import subprocess
@@ -15,14 +15,14 @@ from stretch.export.tflite import export_tflite
 
 
 def exported(folder, make, precision=None):
-    """The bundle that `make` writes, again with a TFLite file."""
+    """Export the bundle that `make` writes with a TFLite file."""
     floats = load_bundle(make(folder / "floats"))
     images = synthetic_images(floats.manifest.model.input_shape, 8)
     export_tflite(floats, folder / "bundle", images, "synthetic", precision=precision)
     return load_bundle(folder / "bundle", check_hashes=True)
 
 
-#: Options of every test: few runs, no long waits.
+#: Options of every run: few repetitions and a time limit.
 QUICK = ("--repeat", "3", "--warmup", "1", "--time-limit", "120")
 
 
@@ -32,7 +32,7 @@ def litert_library():
 
 @dataclass
 class Ran:
-    """A run that ended: its exit code, what it printed, and what it wrote."""
+    """A finished run: exit code, standard output and error, and the folder of its results."""
 
     code: int
     out: str
@@ -46,12 +46,12 @@ class Ran:
         return msgspec.json.decode((self.folder / name).read_bytes())
 
     def spans(self):
-        """Start and end of each step by inference and name, with the queue that it ran on."""
+        """Start, end and queue of each step, by inference and name."""
         result = {}
         for event in self.json("trace.json")["traceEvents"]:
             if event["ph"] == "X":
-                where = event["args"]
-                result.setdefault(where["inference"], {})[event["name"]] = (event["ts"], event["ts"] + event["dur"], where["queue"])
+                details = event["args"]
+                result.setdefault(details["inference"], {})[event["name"]] = (event["ts"], event["ts"] + event["dur"], details["queue"])
         return result
 
 
@@ -68,7 +68,7 @@ class Built:
 
 
 def build(bundle, folder, *options):
-    """Build a bundle's runner with CMake, every warning an error."""
+    """Build a bundle's runner with CMake; every warning is an error."""
     write_runner(bundle, folder / "source")
     tree = folder / "tree"
     _call("cmake", "-S", folder / "source", "-B", tree, f"-DLITERT_LIBRARY={litert_library()}", *options)
@@ -77,7 +77,7 @@ def build(bundle, folder, *options):
 
 
 def again(bundle, built, folder):
-    """A runner of another bundle from earlier object files: only the file that includes plan.h is compiled again."""
+    """Build a runner of another bundle from existing object files: only main.cpp, which includes plan.h, is compiled."""
     write_runner(bundle, folder / "source")
     objects = [path for path in (built.program.parent / "CMakeFiles" / "runner.dir").glob("*.o") if path.name != "main.cpp.o"]
     library = litert_library()

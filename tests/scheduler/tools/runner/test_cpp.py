@@ -1,4 +1,4 @@
-"""The runner, compiled and run: its numbers are those of the Python session, its order that of the state machine."""
+"""The compiled C++ runner: outputs agree with the Python session, and its order with the state machine."""
 
 import shutil
 
@@ -34,12 +34,12 @@ def built(bundle, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ran(bundle, built, tmp_path_factory):
-    """A run on numbers that the session can be given, too."""
-    return run_beside(bundle, built, tmp_path_factory.mktemp("ran"))
+    """A run of the runner, with the session's outputs for the same input."""
+    return run_with_session(bundle, built, tmp_path_factory.mktemp("ran"))
 
 
-def run_beside(bundle, runner, folder, *options, inputs=None):
-    """The runner's run, with what a session of Python gives for the same numbers as `expected`."""
+def run_with_session(bundle, runner, folder, *options, inputs=None):
+    """Run the runner and a Python session on one input; the session's outputs are `expected` of the result."""
     arguments = inputs or {bundle.manifest.input: random_input(bundle)}
     paths = []
     for number, name in enumerate(bundle.manifest.inputs):
@@ -60,30 +60,30 @@ def same(ran):
         assert np.abs(got - expected).max() <= 1e-6 * max(1.0, float(np.abs(expected).max()))
 
 
-def test_its_outputs_are_those_of_the_session_and_the_state_machine_of_python_answers_its_events_alike(ran):
+def test_runner_agrees_with_the_session_and_its_record_with_the_python_state_machine(ran):
     same(ran)
     replayed = replay(ran.folder / "record.jsonl")
     assert (replayed.machines, replayed.finished, replayed.events) == (1, 1, 1 + len(ran.spans()[0]))
 
 
 @pytest.mark.parametrize(("batch", "precision"), [(1, {"dsp": "int8"}), (3, None)], ids=["int8", "batches"])
-def test_int8_and_batches_give_the_outputs_of_the_session(built, tmp_path, batch, precision):
+def test_runner_agrees_with_the_session_in_int8_and_for_batches(built, tmp_path, batch, precision):
     bundle = exported(tmp_path, lambda path: two_branches(path, batch, PROCESSORS), precision)
-    same(run_beside(bundle, again(bundle, built, tmp_path / "other"), tmp_path))
+    same(run_with_session(bundle, again(bundle, built, tmp_path / "other"), tmp_path))
 
 
 @pytest.mark.parametrize("options", [("--copies",), ("--threads", "cpu=2,gpu=2"), ("--cores", "cpu=0,dsp=0")])
-def test_ways_to_run_give_the_same_outputs(bundle, built, ran, tmp_path, options):
-    same(run_beside(bundle, built, tmp_path, *options))
+def test_all_options_give_the_same_outputs(bundle, built, ran, tmp_path, options):
+    same(run_with_session(bundle, built, tmp_path, *options))
 
 
-def test_bands_read_their_rows(built, tmp_path, warm):
+def test_runner_agrees_with_the_session_for_bands_of_rows(built, tmp_path, warm):
     request = "branch tiny_resnet --device mi9 --processors cpu,gpu --weights none --lossless --precision cpu=int8"
-    for words in ((*request.split(), "--out", "floats"), ("export", "floats", "--format", "tflite", "--out", "bundle")):
-        assert warm.run("stretch", *words, cwd=tmp_path).returncode == 0
+    for command in ((*request.split(), "--out", "floats"), ("export", "floats", "--format", "tflite", "--out", "bundle")):
+        assert warm.run("stretch", *command, cwd=tmp_path).returncode == 0
     bundle = load_bundle(tmp_path / "bundle")
     assert any(sub.rows for sub in bundle.manifest.subgraphs)
-    same(run_beside(bundle, again(bundle, built, tmp_path / "bands"), tmp_path))
+    same(run_with_session(bundle, again(bundle, built, tmp_path / "bands"), tmp_path))
 
 
 def refused(ran, code, answer):
@@ -94,7 +94,7 @@ def refused(ran, code, answer):
     assert not ran.folder.exists() or not list(ran.folder.iterdir())
 
 
-def test_a_damaged_file_and_one_of_another_plan_are_refused(built, tmp_path):
+def test_damaged_files_and_a_file_of_another_plan_are_refused(built, tmp_path):
     content = bytearray(built.model.read_bytes())
     content[len(content) // 2] ^= 1
     (tmp_path / "damaged.tflite").write_bytes(content)
@@ -121,7 +121,7 @@ def test_an_input_that_does_not_fit_is_refused(built, tmp_path, array, code, mes
 
 
 @pytest.mark.parametrize("sanitizers", ["thread", "address,undefined"])
-def test_no_race_and_no_fault_is_found_by_sanitizers(bundle, tmp_path, sanitizers):
+def test_sanitizers_find_no_race_and_no_memory_error(bundle, tmp_path, sanitizers):
     runner = build(bundle, tmp_path, f"-DRUNNER_SANITIZE={sanitizers}", "-DCMAKE_BUILD_TYPE=Debug")
     ran = runner.run(tmp_path / "results", "--repeat", "50", "--threads", "cpu=2")
     assert ran.code == 0, ran.err

@@ -1,4 +1,4 @@
-"""The header and the files that the C++ runner is built from."""
+"""The generated header and TFLite file of the C++ runner."""
 
 import re
 import shutil
@@ -33,13 +33,13 @@ def file(bundle):
     return parse_tflite(path.read_bytes(), path)
 
 
-def test_processors_stand_in_the_order_in_which_they_are_set_to_work(file):
+def test_processors_are_listed_in_the_order_of_their_dispatch(file):
     text = plan_header(file.path.read_bytes(), file.path)
     assert re.findall(r'\{"(\w+)", Dispatch::(\w+)\}', text) == [("gpu", "kAsync"), ("dsp", "kBlocking"), ("cpu", "kInline")]
 
 
 @given(st.text(max_size=40))
-def test_any_name_is_a_string_of_cpp_that_ends_where_it_should(name):
+def test_any_name_becomes_a_valid_cpp_string(name):
     text = _text(name)
     assert text.isascii()
     assert text.isprintable()
@@ -64,7 +64,7 @@ def run(content):
 
 
 @pytest.mark.parametrize("signature", ["stem", "s1.cpu", "s1.dsp", "s1.join", "s2.gpu", "s2.dsp", "s2.join", "head"])
-def test_a_patched_file_computes_what_the_signature_written_alone_computes(file, signature):
+def test_patched_file_gives_the_results_of_a_file_with_one_signature(file, signature):
     content = bytearray(file.path.read_bytes())
     for patch in patches(bytes(content), file, signature):
         struct.pack_into("<I", content, patch.at, patch.value)

@@ -1,4 +1,4 @@
-"""The server of the page: its token, its headers, what it serves and what it does not believe; the page's state machine."""
+"""The web page's server: token, headers, served files and checks of results; and the page's state machine."""
 
 import http.client
 import json
@@ -35,9 +35,9 @@ def server(bundle_dir, tmp_path):
     for name in RUNTIME_FILES:
         (runtime / name).write_bytes(b"plain")
         (runtime / f"{name}.gz").write_bytes(b"packed")
-    said = []
-    with PageServer([PageBundle("b0", "tiny", load_bundle(bundle_dir))], runtime, report=said.append) as server:
-        server.sentences = said
+    sentences = []
+    with PageServer([PageBundle("b0", "tiny", load_bundle(bundle_dir))], runtime, report=sentences.append) as server:
+        server.sentences = sentences
         yield server
 
 
@@ -49,7 +49,7 @@ def ask(server, path, body=None, token=None, connect=http.client.HTTPConnection,
         return response, response.read()
 
 
-def test_a_wrong_token_is_refused_whatever_is_asked_for(server):
+def test_wrong_token_is_refused_for_every_request(server):
     for token in ("x", server.token[:-1], "%2e%2e", ""):
         for path, body in (("", None), ("page.json", None), ("result", {}), ("bundles/b0/files/model.onnx", None)):
             response, data = ask(server, path, body, token)
@@ -72,15 +72,15 @@ def test_only_files_that_the_manifest_lists_are_served(server, bundle_dir):
     files = [f"bundles/b0/files/{path}" for path in ("private.txt", "bundle.json", "../private.txt", "..%2fprivate.txt", "")]
     for path in (*files, "server.py", "../server.py", "runtime/other.mjs", "bundles/b1/files/model.onnx", "networks/x"):
         assert ask(server, path)[0].status == 404
-    # the runtime is served packed to browsers that unpack
+    # browsers that accept gzip get the compressed runtime
     assert ask(server, "runtime/ort.wasm.min.mjs")[1] == b"plain"
     response, data = ask(server, "runtime/ort.wasm.min.mjs", **{"Accept-Encoding": "gzip, br"})
     assert (response.headers["Content-Encoding"], data) == ("gzip", b"packed")
 
 
-def recording(shown):
-    """Answers of the page's machine, by the scheduler's."""
-    machine, turns, events = shown.machine(), [], [InputReady(0)]
+def recording(bundle):
+    """A recording like the page's, made with the scheduler's state machine."""
+    machine, turns, events = bundle.machine(), [], [InputReady(0)]
     while events:
         event = events.pop(0)
         instructions = machine.handle(event)
@@ -124,7 +124,7 @@ def test_times_become_ratios_with_intervals_and_the_recording_is_replayed(server
     ],
     ids=lambda changes: next(iter(changes)),
 )
-def test_what_cannot_have_been_measured_is_refused_in_a_sentence_and_changes_nothing(server, changes):
+def test_impossible_measurement_is_refused_in_one_sentence_and_changes_nothing(server, changes):
     response, data = ask(server, "result", result(server, **changes))
     assert response.status in (400, 409)
     assert "\n" not in json.loads(data)["problem"]
@@ -140,7 +140,7 @@ def test_a_message_that_is_no_json_or_too_long_is_refused(server):
     assert server.answers == []
 
 
-def test_a_second_page_waits_until_the_first_is_done_or_has_failed(server):
+def test_second_page_is_refused_until_the_first_has_ended_or_failed(server):
     assert ask(server, "start", {"device": DEVICE})[0].status == 200
     response, data = ask(server, "start", {"device": DEVICE})
     assert (response.status, "another page" in json.loads(data)["problem"]) == (409, True)
@@ -150,10 +150,10 @@ def test_a_second_page_waits_until_the_first_is_done_or_has_failed(server):
     assert not server.ended.is_set()
 
 
-def test_expected_outputs_are_those_of_the_whole_model(server, bundle_dir):
-    shown = server.bundles[0]
-    name, output = shown.manifest.inputs[0], shown.manifest.outputs[0]
-    x = np.frombuffer(ask(server, f"bundles/b0/tensors/{name}")[1], np.float32).reshape(shown.manifest.model.input_shape)
+def test_expected_outputs_agree_with_the_whole_model(server, bundle_dir):
+    bundle = server.bundles[0]
+    name, output = bundle.manifest.inputs[0], bundle.manifest.outputs[0]
+    x = np.frombuffer(ask(server, f"bundles/b0/tensors/{name}")[1], np.float32).reshape(bundle.manifest.model.input_shape)
     want = whole(bundle_dir, x)
     got = np.frombuffer(ask(server, f"bundles/b0/outputs/{output}")[1], np.float32).reshape(want.shape)
     assert np.allclose(got, want, atol=1e-6)
@@ -168,7 +168,7 @@ def test_a_page_for_other_machines_is_served_by_https(bundle_dir, tmp_path):
         assert json.loads(ask(server, "page.json", connect=connect)[1])["bundles"][0]["title"] == "tiny"
 
 
-def test_another_package_is_refused_and_nothing_is_unpacked(tmp_path, monkeypatch):
+def test_package_with_another_hash_is_refused_and_not_unpacked(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "package.tgz").write_bytes(b"another")
     for name, message in (("package.tgz", "not the package"), ("none.tgz", "cannot read")):
@@ -177,7 +177,7 @@ def test_another_package_is_refused_and_nothing_is_unpacked(tmp_path, monkeypatc
     assert not any(Path(tmp_path / "cache").rglob("*.mjs"))
 
 
-#: Reads a plan and events line by line, and writes what the machine answers.
+#: Reads a plan and events line by line, and writes the machine's answers.
 DRIVER = """
 import { createInterface } from "node:readline";
 import { Machine } from "./machine.js";
@@ -198,12 +198,12 @@ def page_machine(tmp_path_factory):
     (folder / "driver.js").write_text(DRIVER)
     process = subprocess.Popen(["node", folder / "driver.js"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
-    def asked(**message):
+    def ask_machine(**message):
         process.stdin.write(msgspec.json.encode(message) + b"\n")
         process.stdin.flush()
         return json.loads(process.stdout.readline())
 
-    yield asked
+    yield ask_machine
     process.stdin.close()
     process.wait(timeout=60)
     process.stdout.close()
@@ -212,9 +212,9 @@ def page_machine(tmp_path_factory):
 @pytest.mark.hypothesis
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no node here")
 @given(plans(), st.data())
-def test_page_and_scheduler_answer_alike(page_machine, planned, data):
+def test_state_machines_of_page_and_scheduler_give_equal_answers(page_machine, planned, data):
     plan, placements = planned
-    # a worker for each processor: every queue but the calling thread blocks
+    # the page has one worker per processor, so that every queue is blocking
     places = {name: replace(place, queue=plan.subgraphs[name].processor, dispatch="blocking") for name, place in placements.items()}
     machine = Machine.of(plan, places)
     stated = {"inputs": plan.inputs, "outputs": plan.outputs, "order": list(plan.order)}
