@@ -81,7 +81,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--runslow", action="store_true", help="run tests marked slow")
 
 
-#: A test here whose id has a runtime's name loads this runtime.
+#: Tests in this folder load the runtime that their id names.
 DELEGATES = Path(__file__).parent / "scheduler" / "delegates"
 
 

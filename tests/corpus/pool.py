@@ -30,7 +30,7 @@ class Child:
             return {"code": None, "out": "", "err": self._log.read_text(errors="replace")[-2000:], "escaped": escaped}
         outcome = json.loads(answer)
         # Memory of earlier commands (arenas of threads, caches) must not count against a later command: at its memory limit,
-        # the interpreter itself fails in odd ways.
+        # the interpreter itself fails unpredictably.
         if outcome.pop("grown"):
             self.close()
         return outcome

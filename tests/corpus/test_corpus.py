@@ -31,7 +31,7 @@ def child(sound, tmp_path_factory):
     ("kind", "count"),
     [*((kind, 3) for kind in list(COUNTS)[::6]), *(pytest.param(*every, marks=pytest.mark.slow) for every in COUNTS.items())],
 )
-def test_wrong_files_end_in_one_sentence(child, sound, tmp_path, kind, count):
+def test_damaged_files_end_with_one_sentence(child, sound, tmp_path, kind, count):
     failures = {}
     for number in range(count):
         arguments, written_outside = made(kind, number, sound, tmp_path / "cases")

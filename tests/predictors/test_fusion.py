@@ -154,7 +154,7 @@ def written_out(shift=3.0, factor=1 / 6, clamp="relu6", multiplied="conv"):
     ]
 
 
-def test_hard_swish_and_hard_sigmoid_in_single_operators_become_one_operator_with_the_last_name_and_shape():
+def test_operators_that_compute_hard_swish_or_hard_sigmoid_become_one_operator():
     before = graph(*written_out())
     recognised = recognise(before, IDIOMS)
     assert [(op.kind, op.inputs) for op in recognised.graph.ops] == [("input", ()), ("conv", ("input",)), ("hard_swish", ("conv",))]

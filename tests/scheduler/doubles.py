@@ -79,9 +79,9 @@ class HookedQueue(Hooked):
 class Gate(Hooked):
     """ONNX Runtime that waits at one subgraph, or at all of a bundle, until `open` is set, and then raises `error` once."""
 
-    def __init__(self, who=None, error=None):
+    def __init__(self, target=None, error=None):
         super().__init__(self.pass_through)
-        self.who, self.error = who.resolve() if isinstance(who, Path) else who, error
+        self.who, self.error = target.resolve() if isinstance(target, Path) else target, error
         self.reached, self.open = threading.Semaphore(0), threading.Event()
 
     def pass_through(self, model, run, outputs):

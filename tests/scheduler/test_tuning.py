@@ -49,7 +49,7 @@ def test_damaged_file_is_ignored_with_a_warning_and_replaced_by_saving(tmp_path,
     assert tuning.TuningCache("d", "v", tmp_path).entries("schedule") == [entry()]
 
 
-def test_too_large_file_and_one_under_another_kinds_name_are_ignored_with_a_warning(tmp_path, monkeypatch):
+def test_too_large_file_and_file_of_another_device_are_ignored_with_a_warning(tmp_path, monkeypatch):
     tuning.TuningCache("d", "v", tmp_path).save([entry()])
     monkeypatch.setattr("scheduler.tuning.FOLDER", tmp_path)
     tuning.write_entries(tuning.shipped_path("adreno"), "pocl-avx2", tuning.ANY_DRIVER, [entry()])
@@ -151,7 +151,7 @@ def test_all_sizes_of_both_modes_are_allowed_and_the_exhaustive_mode_has_at_leas
     assert all(limit.allow(size) for size in result)
 
 
-def test_exhaustive_mode_takes_divisors_with_32_work_items_or_else_smaller_groups_and_none_is_an_error():
+def test_exhaustive_mode_takes_divisors_with_32_work_items_or_else_smaller_groups():
     result = exhaustive_sizes((12, 10, 4), WIDE)
     assert all(12 % x == 0 and 10 % y == 0 and 4 % z == 0 and 32 <= prod((x, y, z)) <= 256 for x, y, z in result)
     assert (12, 10, 2) in result

@@ -66,7 +66,7 @@ def test_missing_or_too_few_measurements_are_refused(count, device, measured, er
         fit_device(whole_world(count=count), load_device(device), *measured)
 
 
-def test_precision_with_too_few_measurements_is_left_out_with_a_report_or_refused_if_it_is_the_only_one():
+def test_precision_with_too_few_measurements_is_omitted_with_a_report_or_refused_as_the_only_one():
     world = whole_world()
     few = [structs.replace(row, precision="int8") for row in world.latencies[:3]]
     # a backend with fitted kernels is not fitted from times of whole networks

@@ -154,7 +154,7 @@ def test_correction_scales_kernels_and_adds_times_per_kernel_per_weight_and_per_
     assert driven.ms - time.ms == pytest.approx(driven.memory_ms - time.memory_ms) == pytest.approx(16 * 16 * 1e-3)
 
 
-def test_variants_group_comes_before_its_kinds_and_a_kernel_without_a_group_is_timed_by_the_roofline():
+def test_group_of_a_variant_comes_before_that_of_its_kind_and_the_roofline_times_all_others():
     model = fitted({"conv1x1": {"launch": 1.0}, "conv1x1:winograd": {"launch": 2.0}})
     assert [model.time(cost).ms for cost in (conv(), conv(variant="winograd"))] == pytest.approx([1.0, 2.0])
     time = fitted({"conv": {"launch": 1.0}}).time(conv())

@@ -86,7 +86,7 @@ def linked_out(folder):
 
 
 def flipped(folder):
-    """Flip one bit of a file, whose size stays."""
+    """Flip one bit of a file without changing its size."""
     data = bytearray((folder / "head.onnx").read_bytes())
     data[-20] ^= 1
     (folder / "head.onnx").write_bytes(data)
@@ -181,7 +181,7 @@ def external(bundle_dir, location):
     rewrite(bundle_dir, "stem.onnx", move)
 
 
-def test_weights_in_a_hashed_file_of_the_bundle_are_accepted_and_a_link_that_stays_inside_is_followed(bundle_dir):
+def test_external_weights_with_a_hash_and_a_link_inside_the_bundle_are_accepted(bundle_dir):
     external(bundle_dir, "stem.data")
     mutations.hashed(bundle_dir, "stem.data")
     assert load_bundle(bundle_dir, check_hashes=True)

@@ -18,10 +18,10 @@ from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 def write_keys(folder, name, private=None):
     """Write a new key pair; return the private and the public file."""
     private, pem = private or ed25519.Ed25519PrivateKey.generate(), serialization.Encoding.PEM
-    current, shown = folder / f"{name}.pem", folder / f"{name}.pub"
-    current.write_bytes(private.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
-    shown.write_bytes(private.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo))
-    return current, shown
+    private_file, public_file = folder / f"{name}.pem", folder / f"{name}.pub"
+    private_file.write_bytes(private.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
+    public_file.write_bytes(private.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo))
+    return private_file, public_file
 
 
 @pytest.fixture
@@ -63,14 +63,14 @@ def test_damaged_or_missing_signature_is_refused(bundle_dir, keys, content):
 def test_invalid_key_and_damaged_bundle_are_refused_and_nothing_is_written(bundle_dir, keys, tmp_path):
     rsa_key = write_keys(tmp_path, "rsa", rsa.generate_private_key(65537, 2048))
     before = sorted(os.listdir(bundle_dir))
-    others = (bundle_dir / "bundle.json", tmp_path / "nowhere")
-    for use, *wrongs in (
-        (sign_bundle, keys[1], rsa_key[0], *others),
-        (lambda folder, key: load_bundle(folder, trust=key), keys[0], rsa_key[1], *others),
+    invalid_files = (bundle_dir / "bundle.json", tmp_path / "nowhere")
+    for function, *refused_files in (
+        (sign_bundle, keys[1], rsa_key[0], *invalid_files),
+        (lambda folder, key: load_bundle(folder, trust=key), keys[0], rsa_key[1], *invalid_files),
     ):
-        for wrong in wrongs:
-            with pytest.raises(StretchError, match=re.escape(str(wrong))):
-                use(bundle_dir, wrong)
+        for file in refused_files:
+            with pytest.raises(StretchError, match=re.escape(str(file))):
+                function(bundle_dir, file)
     assert sorted(os.listdir(bundle_dir)) == before
     # a damaged bundle is not signed either
     (bundle_dir / "stem.onnx").write_bytes(b"x")
@@ -80,11 +80,11 @@ def test_invalid_key_and_damaged_bundle_are_refused_and_nothing_is_written(bundl
 
 
 def test_keys_of_openssl_are_accepted(bundle_dir, tmp_path):
-    current, shown = tmp_path / "key.pem", tmp_path / "key.pub"
+    private_file, public_file = tmp_path / "key.pem", tmp_path / "key.pub"
     try:
-        subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", current], check=True, capture_output=True)
-        subprocess.run(["openssl", "pkey", "-in", current, "-pubout", "-out", shown], check=True, capture_output=True)
+        subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", private_file], check=True, capture_output=True)
+        subprocess.run(["openssl", "pkey", "-in", private_file, "-pubout", "-out", public_file], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("openssl makes no keys of Ed25519 here")
-    sign_bundle(bundle_dir, current)
-    assert load_bundle(bundle_dir, trust=shown).signer
+    sign_bundle(bundle_dir, private_file)
+    assert load_bundle(bundle_dir, trust=public_file).signer

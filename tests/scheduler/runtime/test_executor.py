@@ -309,7 +309,7 @@ def test_main_thread_is_interrupted_while_it_waits():
 
 
 def stuck(*names, first=lambda: None):
-    """A delegate whose runs of these subgraphs call `first` and then wait for an event; and the event."""
+    """A delegate whose runs of these subgraphs call `first` and then wait for an event, and this event."""
     free = threading.Event()
     return flaky(dict.fromkeys(names, lambda: (first(), free.wait(120))), "null"), free
 
@@ -337,7 +337,7 @@ def press():
     _thread.interrupt_main()
 
 
-def test_interrupt_that_wakes_nobody_is_not_lost(bundle_dir):
+def test_interrupt_just_before_a_wait_is_not_lost(bundle_dir):
     delegate, free = stuck("s1.gpu", first=press)
     with pytest.raises(KeyboardInterrupt), Session(bundle_dir, {"gpu": "null"}, delegates={"null": delegate}, time_limit=1000) as session:
         session(X)

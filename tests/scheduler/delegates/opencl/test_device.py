@@ -142,7 +142,7 @@ def test_binary_that_the_driver_refuses_is_compiled_again(monkeypatch):
     monkeypatch.setattr(opencl_device, "write_binary", lambda path, binary: (written.append(path), write(path, binary)))
 
     def compilations():
-        """Number of compilations when a new `Programs` object is asked for the kernel."""
+        """Number of compilations by which a new `Programs` object gets the kernel."""
         written.clear()
         assert opencl_device.Programs(opencl_device.open_device(()), False).kernel("softmax", (("LOGARITHM", "1"),)).num_args == 5
         return len(written)

@@ -200,7 +200,7 @@ def test_tuned_schedules_are_stored_and_used_by_the_next_compilation(tmp_path, f
     assert networks.error(path) <= 1e-5
 
 
-def test_interrupted_tuning_keeps_what_was_found(tmp_path, few_candidates):
+def test_interrupted_tuning_keeps_its_results(tmp_path, few_candidates):
     def interrupt(_):
         raise KeyboardInterrupt
 

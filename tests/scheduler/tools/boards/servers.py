@@ -51,7 +51,7 @@ class Server:
         return path
 
     def board(self, name: str, python: Path | None, *, tools: tuple[str, ...] = ("sh",)) -> str:
-        """Add a host whose PATH has only `tools` and, as Python of this environment's version, this program."""
+        """Add a host whose PATH has only `tools` and `python`, the latter under the name of this environment's Python version."""
         home = self.folder / name
         (home / "bin").mkdir(parents=True)
         for tool in tools:

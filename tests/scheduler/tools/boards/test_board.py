@@ -91,7 +91,7 @@ def running(board, server, board_flags, tiny_bundle, tmp_path):
     command = [sys.executable, "-P", "-c", "from stretch.cli import app\napp()", *map(str, arguments)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
     assert any("measuring " in line for line in process.stderr)
-    pids = [server.processes(board, arguments) for arguments in (b"from stretch.cli import app", b"sys.stdin.buffer.readline")]
+    pids = [server.processes(board, text) for text in (b"from stretch.cli import app", b"sys.stdin.buffer.readline")]
     assert [len(ids) for ids in pids] == [1, 1]
     yield process
     # no process and no file is left on either side
