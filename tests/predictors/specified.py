@@ -37,7 +37,7 @@ def stating(device: DeviceProfile, **keys: object) -> DeviceProfile:
 
 
 def with_speed(device: DeviceProfile, family: str, speed: float) -> DeviceProfile:
-    """A specified device on which every kernel of one processor runs `speed` times as fast."""
+    """A specified device on which every kernel of one processor is faster by the factor `speed`."""
     changed, processor = msgspec.structs.replace, device.processors[family]
 
     def scaled(stated: Any, factor: float) -> Any:

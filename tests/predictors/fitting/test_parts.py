@@ -182,7 +182,7 @@ def test_correction_finds_the_scale_the_constant_and_times_per_kernel_weight_and
     result = fitting.correction(sums, kernels, weights, elements, 1.2 * sums + 0.01 * kernels + 1e-7 * weights + 2e-7 * elements + 0.8)
     assert (result.scale, result.per_kernel_ms, result.fixed_ms) == pytest.approx((1.2, 0.01, 0.8))
     assert (result.per_weight_ms, result.per_io_element_ms) == pytest.approx((1e-7, 2e-7))
-    # for networks with inputs of one size, the time of inputs and outputs cannot be told from the constant
+    # for networks with inputs of one size, the time of inputs and outputs cannot be separated from the constant
     one_size = fitting.correction(sums, kernels, weights, np.full(30, 1e6), 1.2 * sums + 1.0)
     assert (one_size.per_io_element_ms, one_size.fixed_ms) == (0.0, pytest.approx(1.0))
 
