@@ -39,11 +39,12 @@ PLAIN = ("shallower", "narrower", "shallower and narrower")
 ORDER = (
     (("parent", "branches", "shallower"), (1.5, 1.0, 1.25), RESNETS),
     (("parent", "branches", "shallower"), (1.5, 1.0), OTHERS),
+    (("pruned",), (1.5, 1.25), RESNETS),
+    (("branches", "shallower"), (1.8,), RESNETS),
     ((*PLAIN, "stage-wise"), (1.5, 1.25), RESNETS),
     (("parent", "branches", "shallower"), (1.25,), OTHERS),
     (("normalised join",), (1.5, 1.25), RESNETS),
-    (("pruned",), (1.5, 1.25), RESNETS),
-    (("branches", "stage-wise", *PLAIN, "pruned"), (1.8,), RESNETS),
+    (("stage-wise", *PLAIN, "pruned"), (1.8,), RESNETS),
     (("whole width", *IDEAS), (1.5,), RESNETS),
     (("branches", "stage-wise", *PLAIN, "whole width"), SPEEDS, OTHERS),
 )
