@@ -9,12 +9,12 @@ import typer
 
 from predictors.errors import UsageError
 from scheduler.progress import Progress, silent
-from stretch.api.exporters import exporter_of, exporters
+from stretch.api.exporters import exporter_of, exporters, named_forms
 from stretch.api.exporters.run import RUN_FILE
 from stretch.api.parameters import Parsed
 
 #: Names of forms for `--as`.
-FORMATS = tuple(name for name in exporters if not exporters.get(name).instead_of)
+FORMATS = named_forms()
 
 
 ExportSource = Annotated[

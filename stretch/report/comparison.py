@@ -54,7 +54,6 @@ def comparison_page(answer: CompareAnswer) -> Page:
     grid = Grid("All rows; a dash means unknown", HEADINGS, [cells(row) for row in answer.rows], (1, 2, *range(4, 11)))
     return Page(
         title=f"{len(answer.rows)} results side by side",
-        lead=[", ".join(row.name for row in answer.rows[:6]) + (f" and {len(answer.rows) - 6} more" if len(answer.rows) > 6 else "") + "."],
         facts=facts,
         sections=[*_times("Time per inference, with its interval if known", drawn), Section("rows", "Side by side", (), [grid])],
         warnings=answer.warnings,

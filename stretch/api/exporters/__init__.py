@@ -4,10 +4,10 @@ The package imports all of them, so that a new file needs no registration.
 """
 
 from predictors.registry import import_modules
-from stretch.api.exporters.base import Exporter, exporter_of, exporters, written_page
+from stretch.api.exporters.base import Exporter, exporter_of, exporters, named_forms, written_page
 from stretch.plugins import load_plugins, load_tools
 
-__all__ = ["Exporter", "exporter_of", "exporters", "written_page"]
+__all__ = ["Exporter", "exporter_of", "exporters", "named_forms", "written_page"]
 
 import_modules(__name__, __path__)
 load_tools("exporters")

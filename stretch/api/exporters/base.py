@@ -49,10 +49,15 @@ class Exporter:
 exporters: Registry[Exporter] = Registry("form of export")
 
 
+def named_forms() -> tuple[str, ...]:
+    """Return the forms that `--as` names; the others replace one of them for some sources."""
+    return tuple(name for name in exporters if not exporters.get(name).instead_of)
+
+
 def exporter_of(source: Path, form: str, options: Mapping[str, Any]) -> Exporter:
     """Return the exporter of a form for a source."""
     if form not in exporters:
-        raise UnknownNameError.among(exporters.noun, form, [name for name in exporters if not exporters.get(name).instead_of])
+        raise UnknownNameError.among(exporters.noun, form, named_forms())
     exporter = exporters.get(form)
     alternatives = (exporters.get(name) for name in exporters)
     return next((other for other in alternatives if other.instead_of == form and other.applies(source, options)), exporter)

@@ -517,7 +517,7 @@ class FitTask:
         if built.error <= _EXACT_ERROR:
             return [built]
         if settings is not None:
-            fitted = [self._fit_settings(settings, values)]
+            fitted = [self._fit_with(settings, values)]
         else:
             fitted, start = self._fit_statistics(values)
             fitted += self._fit_layers(blocks, start, values, choices) if blocks else []
@@ -595,7 +595,7 @@ class FitTask:
         if any(inherited is not built for kept, built in zip(channels, self.family, strict=True) for inherited in kept):
             best = min(candidates, key=_error_of).settings
             assert best is not None
-            candidates.append(self._fit_settings(FitSettings(best.blocks, self.family, start), values))
+            candidates.append(self._fit_with(FitSettings(best.blocks, self.family, start), values))
         return candidates
 
     def _choose_channels(self, options: Sequence[Sequence[Matches]]) -> list[list[InheritedChannels]]:
@@ -609,7 +609,7 @@ class FitTask:
             chosen.append([choice.choose(i, built, matches, others) for matches in branch_options])
         return chosen
 
-    def _fit_settings(self, settings: FitSettings, values: OriginalValues) -> Candidate:
+    def _fit_with(self, settings: FitSettings, values: OriginalValues) -> Candidate:
         """Fit all layers and the joins for one candidate."""
         branches = zip(settings.start, settings.family, settings.blocks, strict=True)
         return self._join_branches(settings, [self._fit_branch(i, *branch, values) for i, branch in enumerate(branches)], values)
