@@ -39,8 +39,9 @@ PLAIN = ("shallower", "narrower", "shallower and narrower")
 ORDER = (
     (("parent", "branches", "shallower"), (1.5, 1.0, 1.25), RESNETS),
     (("parent", "branches", "shallower"), (1.5, 1.0), OTHERS),
-    (("pruned",), (1.5, 1.25), RESNETS),
+    (("pruned",), (1.5,), RESNETS),
     (("branches", "shallower"), (1.8,), RESNETS),
+    (("pruned",), (1.25,), RESNETS),
     ((*PLAIN, "stage-wise"), (1.5, 1.25), RESNETS),
     (("parent", "branches", "shallower"), (1.25,), OTHERS),
     (("normalised join",), (1.5, 1.25), RESNETS),
