@@ -52,6 +52,8 @@ PLANNED: dict[str, dict[str, Any]] = {"branches": {"merge": "always", "alpha": A
 TRIED = 1.5
 CHANGED: dict[str, tuple[tuple[str, ...], tuple[float, ...]]] = dict.fromkeys(IDEAS, (("resnet20", "resnet32"), (TRIED,)))
 CHANGED["normalised join"] = tuple(RESNETS), (1.25, TRIED)
+#: Networks that start from the trained original's weights, as a pruned one does, instead of from scratch.
+FINE_TUNED = ("fine-tuned branches", "fine-tuned shallower")
 WHOLE_WIDTH = {"min_width": 1.0, "min_depth": 0.1}
 
 
@@ -202,7 +204,17 @@ def rows_of(graph: OpGraph, parent: str, profile: str) -> tuple[list[Row], list[
         for contender, shape in others.contenders(PARENTS[parent], speed).items():
             ms, made = others.look(shape["depths"], shape["widths"])
             rows.append(row(graph, (parent, profile, speed), contender, ms, single, made, written(shape)))
-    return rows, recommended
+    return rows + fine_tuned(rows), recommended
+
+
+def fine_tuned(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of `FINE_TUNED`, which are the networks of other rows with another start."""
+    return [
+        row | {"network": f"{row['parent']} {row['profile']} {TRIED:g} {name}", "contender": name, "built": built}
+        for row, name in itertools.product(rows, FINE_TUNED)
+        if (row["contender"], row["speed"]) == (name.removeprefix("fine-tuned "), TRIED) and row["parent"] in RESNETS
+        for built in (written(json.loads(str(row["built"])) | {"fine_tuned": True}),)
+    ]
 
 
 def size_row(parent: str, profile: str, size: int) -> Row:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.equal_latency.ideas import IDEAS, change, designed
-from experiments.equal_latency.networks import RECORD, SPEEDS, TRAINED, graph_of, plain, whole
+from experiments.equal_latency.networks import FINE_TUNED, RECORD, SPEEDS, TRAINED, TRIED, graph_of, plain, whole
 from experiments.equal_latency.parents import OTHERS, PARENTS, RESNETS
 from experiments.records import Row, read_record
 
@@ -39,7 +39,7 @@ PLAIN = ("shallower", "narrower", "shallower and narrower")
 ORDER = (
     (("parent", "branches", "shallower"), (1.5, 1.0, 1.25), RESNETS),
     (("parent", "branches", "shallower"), (1.5, 1.0), OTHERS),
-    (("pruned",), (1.5,), RESNETS),
+    (("pruned", *FINE_TUNED), (TRIED,), RESNETS),
     (("branches", "shallower"), (1.8,), RESNETS),
     (("pruned",), (1.25,), RESNETS),
     ((*PLAIN, "stage-wise"), (1.5, 1.25), RESNETS),
@@ -78,7 +78,7 @@ class Job:
     @property
     def teacher(self) -> "Job | None":
         """Training whose weights this one starts from; None if there is none."""
-        if not json.loads(self.built).get("pruned"):
+        if not {"pruned", "fine_tuned"} & json.loads(self.built).keys():
             return None
         return Job(self.parent, whole(self.parent), self.seed, self.epochs, self.batch)
 
@@ -108,30 +108,43 @@ def recipe_note(epochs: int, batch: int) -> str:
 
 
 def network(job: Job, out: Path) -> "nn.Module":
-    """Return the untrained network of a job; for a pruned one, the trained original without some of its channels."""
+    """Return the network of a job before its training: untrained, or made from the trained original."""
+    from stretch.network.capture import capture
     from stretch.train.prepare import initialise
+    from stretch.transform.build import build
     from stretch.transform.model import BranchedModel
 
     built = json.loads(job.built)
-    if job.teacher is not None:
-        return pruned(job.teacher, tuple(built["widths"]), out)
+    if built.pop("pruned", False):
+        return pruned(job, tuple(built["widths"]), out)
     if job.built == whole(job.parent):
         return initialise(PARENTS[job.parent].make())
-    graph = graph_of(job.parent, TRAINED)
-    model = initialise(BranchedModel(graph, plain(graph, **built) if "widths" in built else designed(job.built)))
+    fine_tuned, graph = built.pop("fine_tuned", False), graph_of(job.parent, TRAINED)
+    design = plain(graph, **built) if "widths" in built else designed(json.dumps(built))
+    if fine_tuned:
+        return build(capture(trained_original(job, out), graph.input.shape, job.parent), design)
+    model = initialise(BranchedModel(graph, design))
     return change(model, built["idea"]) if "idea" in built else model
 
 
-def pruned(teacher: Job, widths: tuple[int, ...], out: Path) -> "nn.Module":
+def trained_original(job: Job, out: Path) -> "nn.Module":
+    """Return the original that a job starts from, with its trained weights."""
+    from safetensors.torch import load_file
+
+    assert job.teacher is not None
+    module = PARENTS[job.parent].make()
+    weights = load_file(job.teacher.file(out, "safetensors"))
+    module.load_state_dict({name: value.float() if value.is_floating_point() else value for name, value in weights.items()})
+    return module
+
+
+def pruned(job: Job, widths: tuple[int, ...], out: Path) -> "nn.Module":
     """Return a trained original pruned by Torch-Pruning to these numbers of channels per stage, smallest norms first."""
     import torch
     import torch_pruning
-    from safetensors.torch import load_file
 
-    module: Any = PARENTS[teacher.parent].make()
-    weights = load_file(teacher.file(out, "safetensors"))
-    module.load_state_dict({name: value.float() if value.is_floating_point() else value for name, value in weights.items()})
-    shares = [1 - width / all_of_it for width, all_of_it in zip(widths, PARENTS[teacher.parent].widths, strict=True)]
+    module: Any = trained_original(job, out)
+    shares = [1 - width / all_of_it for width, all_of_it in zip(widths, PARENTS[job.parent].widths, strict=True)]
     stages = ((module.conv1, shares[0]), *zip(module.stages, shares, strict=True))
     ratios = {layer: share for stage, share in stages for layer in stage.modules() if isinstance(layer, torch.nn.Conv2d)}
     norms, image = torch_pruning.importance.MagnitudeImportance(p=2), torch.zeros(1, 3, TRAINED, TRAINED)
@@ -244,7 +257,7 @@ def main() -> int:
     jobs = jobs_of(read_record(options.networks).tables["networks"], options.epochs, options.batch, options.only)
     recorded_runs = recorded(RESULTS, options.epochs, options.batch)
     new = (job for job in jobs if (job.key, job.seed) not in recorded_runs)
-    # pruned networks start from the weights of originals, which are then trained again
+    # pruned and fine-tuned networks start from the weights of originals, which are then trained again
     needed = dict.fromkeys(job for entry in new for job in (entry.teacher, entry) if job is not None)
     waiting = [job for job in needed if not job.finished(options.out)]
     context = multiprocessing.get_context("spawn")

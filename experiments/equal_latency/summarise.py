@@ -12,7 +12,7 @@ import numpy as np
 from scipy import stats
 
 from experiments.equal_latency.ideas import IDEAS
-from experiments.equal_latency.networks import PROFILES, RECORD, SPEEDS, TRIED
+from experiments.equal_latency.networks import FINE_TUNED, PROFILES, RECORD, SPEEDS, TRIED
 from experiments.equal_latency.parents import PARENTS
 from experiments.equal_latency.run import PLAIN, RESULTS, SEEDS, Job, recipe_note, recorded
 from experiments.gpu import origin
@@ -115,10 +115,10 @@ def mean_rows(values: dict[str, list[float]]) -> list[Row]:
     return rows
 
 
-def idea_rows(values: dict[str, list[float]]) -> list[Row]:
+def idea_rows(values: dict[str, list[float]], ideas: Sequence[str]) -> list[Row]:
     """Return each idea's difference from the planner's branches and from the best plain network."""
     rows: list[Row] = []
-    for parent, profile, speed, idea in product(PARENTS, PROFILES, SPEEDS, ("whole width", *IDEAS)):
+    for parent, profile, speed, idea in product(PARENTS, PROFILES, SPEEDS, ideas):
         start = f"{parent} {profile} {speed:g}"
         tried, plain = values.get(f"{start} {idea}"), best_plain(values, start)
         if tried is None or plain is None:
@@ -132,16 +132,16 @@ def idea_rows(values: dict[str, list[float]]) -> list[Row]:
     return rows
 
 
-def idea_means(rows: Sequence[Row]) -> list[Row]:
+def idea_means(rows: Sequence[Row], ideas: Sequence[str]) -> list[Row]:
     """Return the gains of each idea at the speed at which all are tried, as means over its originals and devices."""
     means: list[Row] = []
-    for idea in ("whole width", *IDEAS):
+    for idea in ideas:
         of_idea = [row for row in rows if str(row["network"]).endswith(f" {TRIED:g} {idea}")]
         if of_idea:
             gains: Row = {
                 name: round(float(np.mean([float(row[name] or 0) for row in of_idea])), 2) for name in ("− branches", "− best plain")
             }
-            means.append({"idea": idea, "pairs": len(of_idea), "fewest seeds": min(int(row["seeds"] or 0) for row in of_idea)} | gains)
+            means.append({"network": idea, "pairs": len(of_idea), "fewest seeds": min(int(row["seeds"] or 0) for row in of_idea)} | gains)
     return means
 
 
@@ -211,9 +211,14 @@ def main() -> int:
     differences = [row | agreement(recommended[str(row["network"])], row) for row in differences]
     tables = {"accuracy": table, "differences": differences, "means": mean_rows(values)}
     agreeing = sum(row["agrees"] == "yes" for row in differences)
-    tables |= {"ideas": idea_rows(values), "agreement": [{"of": "planner", "pairs": len(differences), "agreeing": agreeing}]}
+    ideas, longer = ("whole width", *IDEAS), ("pruned", *FINE_TUNED)
+    tables |= {
+        "ideas": idea_rows(values, ideas),
+        "longer": idea_means(idea_rows(values, longer), longer),
+        "agreement": [{"of": "planner", "pairs": len(differences), "agreeing": agreeing}],
+    }
     tables |= {"runs": [{"run": key, "seed": seed, "top-1 %": accuracy} for (key, seed), accuracy in every.items()]}
-    tables |= {"gains": idea_means(tables["ideas"])}
+    tables |= {"gains": idea_means(tables["ideas"], ideas)}
     predicted = Facts(source="predicted")
     about = {
         "accuracy": About(columns=dict.fromkeys(("predicted ms", "over best single"), predicted)),
@@ -232,7 +237,7 @@ def main() -> int:
             f"{recipe_note(trained_for, recipe['batch'])}{numbers}, SGD with half-cosine; CIFAR-10 re-encoded as JPEG, accuracy after the last epoch",
             *networks.notes,
             "best plain: of shallower, narrower and both, those trained with most seeds, the one of the highest mean, which favours plain networks",
-            "pruned: the trained original, by Torch-Pruning to the shape of the narrower one, and trained for as many epochs again",
+            "pruned: the trained original, by Torch-Pruning to the shape of the narrower one, and trained for as many epochs again; fine-tuned: the branches and the shallower network with weights of the trained original, trained as long as the pruned one",
         ],
     )
     options.out.parent.with_name("curve.svg").write_text(draw(table, differences)) if table else None

@@ -8,8 +8,8 @@ import pytest
 pytest.importorskip("torch")
 
 from experiments.equal_latency.networks import RECORD, whole
-from experiments.equal_latency.parents import OTHERS, RESNETS
-from experiments.equal_latency.run import SEEDS, Job, claim, jobs_of
+from experiments.equal_latency.parents import OTHERS, PARENTS, RESNETS
+from experiments.equal_latency.run import SEEDS, Job, claim, jobs_of, network
 from experiments.equal_latency.summarise import difference_row, interval
 from experiments.records import read_record
 
@@ -31,15 +31,27 @@ def test_queue_trains_each_network_once_per_seed_and_all_networks_before_the_nex
         assert (first, set(first)) == (sorted(first), set(SEEDS))
 
 
-def test_job_is_claimed_once_and_a_pruned_network_waits_for_its_original(tmp_path):
+@pytest.mark.parametrize("start", ["pruned", "fine_tuned"])
+def test_job_is_claimed_once_and_a_network_made_from_a_trained_original_waits_for_it(tmp_path, start):
     shape = json.loads(whole("resnet20"))
-    pruned = Job("resnet20", json.dumps(shape | {"pruned": True}), 0, 1)
-    assert claim([pruned], tmp_path) == (None, False)
-    assert claim([pruned, pruned.teacher], tmp_path) == (pruned.teacher, True)
-    assert claim([pruned, pruned.teacher], tmp_path) == (None, True)
-    pruned.teacher.file(tmp_path, "safetensors").touch()
-    assert claim([pruned, pruned.teacher], tmp_path) == (pruned, True)
-    assert claim([pruned, pruned.teacher], tmp_path) == (None, False)
+    job = Job("resnet20", json.dumps(shape | {start: True}), 0, 1)
+    assert claim([job], tmp_path) == (None, False)
+    assert claim([job, job.teacher], tmp_path) == (job.teacher, True)
+    assert claim([job, job.teacher], tmp_path) == (None, True)
+    job.teacher.file(tmp_path, "safetensors").touch()
+    assert claim([job, job.teacher], tmp_path) == (job, True)
+    assert claim([job, job.teacher], tmp_path) == (None, False)
+
+
+def test_fine_tuned_network_starts_from_the_weights_of_the_trained_original(tmp_path):
+    import torch
+    from safetensors.torch import save_file
+
+    original = PARENTS["resnet20"].make().eval()
+    job = Job("resnet20", json.dumps(json.loads(whole("resnet20")) | {"fine_tuned": True}), 0, 1)
+    save_file({name: tensor.contiguous() for name, tensor in original.state_dict().items()}, job.teacher.file(tmp_path, "safetensors"))
+    image = torch.rand(1, 3, 32, 32)
+    torch.testing.assert_close(network(job, tmp_path)(image), original(image), atol=1e-4, rtol=1e-4)
 
 
 def test_interval_of_a_mean_is_student_t_and_of_a_difference_welch():
