@@ -15,7 +15,7 @@ import msgspec
 
 from predictors import system
 from predictors.errors import StretchError, UsageError
-from scheduler.bundle.load import MANIFEST, Bundle, read_bundle, read_manifest
+from scheduler.bundle.load import MANIFEST, Bundle, bundle_problems, read_bundle, read_manifest
 from scheduler.bundle.lock import exclusive_lock, shared_lock
 from scheduler.bundle.manifest import FileEntry, Manifest
 from scheduler.bundle.signature import SIGNATURE
@@ -25,6 +25,8 @@ _NOREPLACE, _EXCHANGE = 1, 2
 
 #: "Relative to the current folder", from <fcntl.h>.
 _AT_FDCWD = -100
+
+_REPORT = "please report this with the model's name"
 
 #: Errors of kernels and file systems that do not support the flags.
 _UNKNOWN = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
@@ -167,8 +169,10 @@ def written_files(manifest: Manifest) -> list[WrittenFile]:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write `bundle.json`."""
+    """Write `bundle.json`, and refuse a finished folder that the scheduler would not load."""
     (folder / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+    for problem in bundle_problems(Bundle(folder, manifest), hashes=False):
+        raise StretchError(f"the bundle of `{manifest.model.name}` would not load: {problem.replace(f'{folder}/', '')}", _REPORT)
 
 
 def stranger(folder: Path, manifest: Manifest) -> str | None:

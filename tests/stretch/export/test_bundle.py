@@ -175,7 +175,7 @@ def test_network_that_the_scheduler_would_refuse_is_refused_before_a_bundle_is_w
     result = captured("tiny_resnet")
     monkeypatch.delitem(RULES, "Relu")
     model = build(result, cpu_and("gpu", result.graph, "sum"))
-    with pytest.raises(StretchError, match=r"the export of `model` cannot be run: .*Relu"):
+    with pytest.raises(StretchError, match=r"`tiny_resnet` would not load: .*Relu"):
         export_bundle(tmp_path / "b", result, model, None, FACTS)
     assert list(tmp_path.iterdir()) == []
 
