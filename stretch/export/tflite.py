@@ -221,9 +221,7 @@ def _add_identity(builder: SubgraphBuilder, value: Value, name: str, source: Sub
 
 def _lower_subgraph(builder: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
     lowering = lowerings.get(op.kind)
-    if lowering.tflite is None:
-        supported = ", ".join(name for name in lowerings if lowerings.get(name).tflite is not None)
-        raise StretchError(f"operator `{op.name}` ({op.kind}) has no TFLite lowering", f"supported kinds: {supported}")
+    assert lowering.tflite is not None
     scale = source.scales.get(op.name)
     several = lowering.pairwise and len(ins) > 2  # intermediate sums have no scale
     builder.rounded = lowering.int8 and scale is not None and all(value.quant for value in ins) and not several
@@ -281,6 +279,7 @@ def export_tflite(
     if problem := LiteRtDelegate.unavailable():
         raise MissingBackendError(f"a TFLite file is compared with its ONNX files when it is written, and {problem}", INSTALL)
     check_target(out, bundle)
+    check_lowerings(_sources(bundle))
     kept: dict[str, str] = {}
     moved: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as temporary:
@@ -310,10 +309,12 @@ def write_tflite(bundle: Bundle, *, progress: Progress = silent) -> bytes:
     manifest = bundle.manifest
     writer = Writer(f"{manifest.model.name}, branched for {manifest.device} by nn-stretch")
     shapes = {tensor.name: nhwc(tensor.shape) for tensor in manifest.tensors}
+    sources = _sources(bundle)
+    check_lowerings(sources)
     for sub in manifest.subgraphs:
         progress(sub.name)
         try:
-            to_tflite(writer, sub.name, read_source(bundle.file(sub.file)), half=sub.precision == "fp16")
+            to_tflite(writer, sub.name, sources[sub.name], half=sub.precision == "fp16")
         except StretchError as error:
             raise StretchError(f"subgraph `{sub.name}`: {error.message}", error.hint) from error
     for join in manifest.joins:
@@ -333,6 +334,24 @@ def write_tflite(bundle: Bundle, *, progress: Progress = silent) -> bytes:
     content = bytes(writer.finish())
     parse_tflite(content, Path(FILE))
     return content
+
+
+def _sources(bundle: Bundle) -> dict[str, SubgraphSource]:
+    """Return the contents of each subgraph's file."""
+    return {sub.name: read_source(bundle.file(sub.file)) for sub in bundle.manifest.subgraphs}
+
+
+def check_lowerings(sources: Mapping[str, SubgraphSource]) -> None:
+    """Refuse operators without a TFLite lowering, all kinds in one sentence."""
+    without: dict[str, str] = {}
+    for name, source in sources.items():
+        for op in source.graph.ops:
+            if op.kind != "input" and not kind_of(op.kind).identity and lowerings.get(op.kind).tflite is None:
+                without.setdefault(op.kind, f"`{op.name}` ({op.attrs.get('variant', op.kind)}) of subgraph `{name}`")
+    if without:
+        many = len(without) > 1
+        problem = f"operator{'s' if many else ''} {', '.join(without.values())} {'have' if many else 'has'} no TFLite lowering"
+        raise StretchError(problem, "keep this model in ONNX, or replace these operators in the network")
 
 
 def _channels_last(tensor: Tensor) -> Tensor:

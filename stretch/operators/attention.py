@@ -8,7 +8,7 @@ from predictors.operators.attention import ADDED
 from predictors.shapes import Attr, Attrs, Shape, integer, ints, number
 from stretch.operators.capturing import Step, UnsupportedNode, modules
 from stretch.operators.formats.onnx import OnnxWriter
-from stretch.operators.lowerings import no_tflite, register
+from stretch.operators.lowerings import register
 
 
 class Attention(nn.Module):
@@ -78,4 +78,4 @@ def _onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
     w.node("Reshape", op, [f"{name}.last", w.indices(op, "sizes", op.shape)])
 
 
-register("attention", _make, _onnx, no_tflite, stored=ADDED)
+register("attention", _make, _onnx, stored=ADDED)

@@ -26,7 +26,7 @@ from stretch.operators.capturing import (
 )
 from stretch.operators.formats.onnx import OnnxWriter
 from stretch.operators.formats.tflite import SIGNED_UNIT, UNIT, SubgraphBuilder, SubgraphSource, Value
-from stretch.operators.lowerings import OnnxRule, TfliteRule, computed, no_tflite, onnx_node, register, tflite_op
+from stretch.operators.lowerings import OnnxRule, TfliteRule, computed, onnx_node, register, tflite_op
 
 
 class StochasticDepth(nn.Module):
@@ -348,7 +348,7 @@ def _combine(code: str) -> TfliteRule:
 
 computed("add", lambda a, *terms: reduce(operator.add, terms), _add_onnx, _combine("ADD"), pairwise=True, activates=True, any_order=True)
 computed("mul", lambda a, x, y: x * y, onnx_node("Mul"), _combine("MUL"), pairwise=True, activates=True, any_order=True)
-computed("div", lambda a, x, y: x / y, onnx_node("Div"), no_tflite)
+computed("div", lambda a, x, y: x / y, onnx_node("Div"))
 
 
 def _with_number(node: str) -> tuple[OnnxRule, TfliteRule]:

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from predictors.errors import StretchError
 from predictors.graph import Op
 from predictors.registry import Registry
 from predictors.shapes import Attrs, Shape, number
@@ -31,7 +30,7 @@ class Lowering:
 
     module: Maker  # Builds the torch module.
     onnx: OnnxRule | None = None  # Writes the ONNX nodes; None if the kind needs none.
-    tflite: TfliteRule | None = None  # Writes the TFLite operators; None if the kind needs none.
+    tflite: TfliteRule | None = None  # Writes the TFLite operators; None if TFLite has no lowering of the kind, or needs none.
     stored: tuple[str, ...] = ()  # Keys of the weights that its ONNX node reads, in order.
     int8: bool = True  # Whether TFLite computes it in int8; otherwise in float, between a dequantise and a quantise.
     pairwise: bool = False  # Whether TFLite computes it on two inputs at a time.
@@ -137,11 +136,3 @@ def tflite_op(
         return result
 
     return lower
-
-
-def no_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-    """Refuse an operator without a TFLite lowering."""
-    raise StretchError(
-        f"operator `{op.name}` ({op.attrs.get('variant', op.kind)}) has no TFLite lowering",
-        "keep this subgraph in ONNX, or let another processor have its segment",
-    )

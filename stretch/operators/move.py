@@ -17,7 +17,7 @@ from predictors.shapes import Attrs, Shape, integer, ints
 from stretch.operators.capturing import Step, TracedCall, UnsupportedNode, calls, modules, pair, require_supported
 from stretch.operators.formats.onnx import OnnxWriter
 from stretch.operators.formats.tflite import SubgraphBuilder, SubgraphSource, Value, pad, to_nhwc
-from stretch.operators.lowerings import OnnxRule, computed, no_tflite, onnx_node, register
+from stretch.operators.lowerings import OnnxRule, computed, onnx_node, register
 
 
 def slice_onnx(axis: int) -> OnnxRule:
@@ -258,12 +258,11 @@ def _channels_first_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
     w.node("Transpose", op, [f"{op.name}.rows_of_tokens"], perm=[0, 3, 1, 2])
 
 
-computed("channels_first", _channels_first, _channels_first_onnx, no_tflite)
-computed("rearrange", _rearrange, _rearrange_onnx, no_tflite)
-computed("roll", lambda a, x: torch.roll(x, ints(a, "shift"), (2, 3)), _roll_onnx, no_tflite)
+computed("channels_first", _channels_first, _channels_first_onnx)
+computed("rearrange", _rearrange, _rearrange_onnx)
+computed("roll", lambda a, x: torch.roll(x, ints(a, "shift"), (2, 3)), _roll_onnx)
 computed(
     "subsample",
     lambda a, x: x[:, :, *map(slice, ints(a, "start"), ints(a, "stop"), ints(a, "step"))],
     onnx_node("Slice", indices=lambda a: {key: [2, 3] if key == "axes" else ints(a, key) for key in ("start", "stop", "axes", "step")}),
-    no_tflite,
 )

@@ -28,7 +28,7 @@ from stretch.operators.capturing import (
 )
 from stretch.operators.formats.onnx import OnnxWriter
 from stretch.operators.formats.tflite import UNIT, SubgraphBuilder, SubgraphSource, Value
-from stretch.operators.lowerings import no_tflite, onnx_node, register, tflite_op
+from stretch.operators.lowerings import onnx_node, register, tflite_op
 
 
 class ChannelNorm(nn.Module):
@@ -192,7 +192,6 @@ register(
     "group_norm",
     lambda ins, a: nn.GroupNorm(integer(a, "groups"), ins[0][1], number(a, "eps"), bool(a["affine"])),
     _onnx_group_norm,
-    no_tflite,
     stored=("weight", "bias"),
 )
 register(

@@ -27,7 +27,7 @@ from stretch.operators.formats.tflite import (
     window,
     within_same,
 )
-from stretch.operators.lowerings import ComputedModule, OnnxRule, TfliteRule, computed, no_tflite, onnx_node, register
+from stretch.operators.lowerings import ComputedModule, OnnxRule, TfliteRule, computed, onnx_node, register
 
 
 def padded_pool(kind: str, attrs: Attrs) -> ComputedModule:
@@ -280,8 +280,5 @@ computed(
     "global_l2_norm",
     lambda a, x: torch.linalg.vector_norm(x, dim=(2, 3), keepdim=bool(a["keepdims"])),
     onnx_node("ReduceL2", {"keepdims": "keepdims"}, indices=lambda a: {"axes": [2, 3]}),
-    no_tflite,
 )
-computed(
-    "channel_mean", lambda a, x: x.mean(1, keepdim=True), onnx_node("ReduceMean", indices=lambda a: {"axes": [1]}, keepdims=1), no_tflite
-)
+computed("channel_mean", lambda a, x: x.mean(1, keepdim=True), onnx_node("ReduceMean", indices=lambda a: {"axes": [1]}, keepdims=1))

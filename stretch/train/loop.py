@@ -231,7 +231,8 @@ def evaluate(model: nn.Module, data: ImageSource, normalise: Normalise, config: 
     training = model.training
     model.eval()
     correct, count = None, 0
-    for images, labels in data.batches(1000):
+    # without gradients four times the batch fits into the memory of training
+    for images, labels in data.batches(min(1000, 4 * config.batch)):
         x = normalise(images)
         if config.channels_last:
             x = x.contiguous(memory_format=torch.channels_last)

@@ -10,7 +10,7 @@ from predictors.graph import Op
 from predictors.operators.opaque import constants
 from predictors.shapes import Attrs, Shape, ints
 from stretch.operators.formats.onnx import OnnxWriter
-from stretch.operators.lowerings import ComputedModule, no_tflite, onnx_node, register
+from stretch.operators.lowerings import ComputedModule, onnx_node, register
 from stretch.operators.opaque.calls import Calls, CheckedCalls, calls_of, type_of
 
 
@@ -68,5 +68,5 @@ def _onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
     w.graft(op, snippet.nodes, snippet.constants, {**names, snippet.output: op.name})
 
 
-register("opaque", _make, _onnx, no_tflite)
-register("view", _make_view, onnx_node("Reshape", indices=lambda a: {"shape": ints(a, "shape")}), no_tflite)
+register("opaque", _make, _onnx)
+register("view", _make_view, onnx_node("Reshape", indices=lambda a: {"shape": ints(a, "shape")}))

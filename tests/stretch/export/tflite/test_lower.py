@@ -32,10 +32,10 @@ from stretch.export.tflite import (
     MIN_COSINE,
     MIN_COSINE_ROUNDED,
     SignatureLosses,
+    check_lowerings,
     export_tflite,
     join_to_tflite,
     read_source,
-    to_tflite,
 )
 from stretch.operators.formats.tflite import SubgraphSource, Writer
 from stretch.operators.lowerings import lowerings
@@ -167,7 +167,7 @@ def test_opaque_pooling_operator_has_no_lowering(tmp_path):
     node = opaque_node("MaxPool", "x", "y", attrs, (4, 4, 1, 2), kernel_shape=[2, 2])
     onnx.save(onnx_model([node], {"x": (1, 2, 2, 2)}, {"y": (1, 2, 1, 1)}), tmp_path / "m.onnx")
     with pytest.raises(StretchError, match="has no TFLite lowering"):
-        to_tflite(Writer("m"), "s", read_source(tmp_path / "m.onnx"))
+        check_lowerings({"s": read_source(tmp_path / "m.onnx")})
 
 
 def test_half_precision_weights_take_half_the_bytes_and_are_widened_when_read(tmp_path):
@@ -314,9 +314,10 @@ def test_branch_without_requantisation_before_its_join_is_refused(floats, tmp_pa
     assert not (tmp_path / "out").exists()
 
 
-def test_operator_without_a_lowering_is_named_with_its_subgraph_and_nothing_is_written(floats, tmp_path, monkeypatch):
-    monkeypatch.setitem(lowerings._items, "flatten", replace(lowerings.get("flatten"), tflite=None))
-    with pytest.raises(StretchError, match=r"subgraph `head`: operator `head\.f` \(flatten\) has no TFLite lowering"):
+def test_all_kinds_without_a_lowering_are_named_with_a_subgraph_and_nothing_is_written(floats, tmp_path, monkeypatch):
+    for kind in ("flatten", "linear"):
+        monkeypatch.setitem(lowerings._items, kind, replace(lowerings.get(kind), tflite=None))
+    with pytest.raises(StretchError, match=r"`head\.f` \(flatten\) of subgraph `head`, `\S+` \(linear\) of subgraph `head` have no TFLite"):
         export_tflite(floats, tmp_path / "out", IMAGES, "synthetic")
     assert not list(tmp_path.iterdir())
 
