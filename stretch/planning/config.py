@@ -14,7 +14,7 @@ from predictors.errors import StretchError, UnknownNameError, UsageError
 from predictors.faults import nearest
 from predictors.joins import DEFAULT, join_of, joins_that
 from predictors.rewrites import rewrites
-from stretch.planning.constraints import all_constraints
+from stretch.planning.constraints import constraints
 from stretch.planning.design.division import exact_kinds
 from stretch.planning.messages import format_value
 from stretch.planning.options import Help, Option, Positive, Range, Ratio
@@ -125,7 +125,7 @@ else:
     JoinName = Literal[JOINS]
     _ConstraintFields = msgspec.defstruct(
         "_ConstraintFields",
-        [(option.name, option.kind, option.default) for option in (constraint.option for constraint in all_constraints())],
+        [(name, constraint.option.kind, constraint.option.default) for name, constraint in constraints.items()],
         frozen=True,
         forbid_unknown_fields=True,
         kw_only=True,
@@ -364,7 +364,7 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
             self._refuse("kinds", f"segments of the kind `{exact}` are not planned", join=self.widens, strategy=self.strategy == GRID)
 
 
-_BY_NAME = {constraint.option.name: constraint.option for constraint in all_constraints()}
+_BY_NAME = {name: constraint.option for name, constraint in constraints.items()}
 _BY_NAME |= {field.name: Option.of(field) for field in msgspec.structs.fields(PlanConfig) if field.name not in _BY_NAME}
 
 #: Every option of the planner.

@@ -47,22 +47,18 @@ planners.register("alone")(lambda lifetimes, alignment=1: shared_objects(lifetim
 """
 
 #: A constraint in one file: no branch may take longer than a deadline.
-CONSTRAINT = '''from stretch.planning.constraints import Bound, register
+CONSTRAINT = '''"""The slowest branch of a segment, ms."""
+
+from stretch.planning.constraints import Constraint, register
 from stretch.planning.options import Option, Positive
 
-
-@register
-class Deadline(Bound):
-    """The slowest branch of a segment, ms."""
-
-    option = Option("branch_deadline", Positive | None, None, "Milliseconds that a branch may take, at most.")
-    words = "the slowest branch takes {:.3g} ms at best, at most {:g} is allowed"
-
-    def numerator(self, options):
-        return options.slowest_ms
-
-    def denominator(self, options, segment_ms):
-        return 1.0
+register(
+    Constraint(
+        Option("branch_deadline", Positive | None, None, "Milliseconds that a branch may take, at most."),
+        ratio=lambda options, segment_ms: (options.slowest_ms, 1.0),
+        words="the slowest branch takes {:.3g} ms at best, at most {:g} is allowed",
+    )
+)
 '''
 
 #: An export form in one file: the names of a bundle's subgraphs.

@@ -15,7 +15,7 @@ import msgspec
 from predictors.errors import InfeasibleError, TightRule, UsageError
 from predictors.graph import OpGraph
 from stretch.planning.config import STRETCH, PlanConfig
-from stretch.planning.constraints import Limit
+from stretch.planning.constraints import Limit, constraints
 from stretch.planning.cost.accuracy import AccuracySource
 from stretch.planning.design.division import exact_kinds
 from stretch.planning.messages import format_value
@@ -179,7 +179,7 @@ def _blame_one(limits: list[Limit], config: PlanConfig, feasible: Feasible) -> l
     best: tuple[float, TightRule] | None = None
     for limit in limits:
         # Lower floors need a larger space, so with three processors they are only tried if no other rule helped.
-        if best is not None and limit.constraint.offers and len(config.processors) > 2:
+        if best is not None and constraints[limit.option].floor_of and len(config.processors) > 2:
             continue
         if not feasible(limit.change(config, limit.loosest)):
             continue
@@ -198,7 +198,7 @@ def _blame_two(limits: list[Limit], config: PlanConfig, feasible: Feasible) -> l
             continue
         first_value = _nearest(first, without_second, feasible)
         second_value = _nearest(second, first.change(config, first_value), feasible)
-        if first.constraint is second.constraint:
+        if first.option == second.option:
             return [second.rule(first.change(config, first_value), second_value)._replace(value=first.rule(config, first_value).value)]
         return [first.rule(config, first_value), second.rule(config, second_value)]
     return []

@@ -20,7 +20,7 @@ from predictors.joins import DEFAULT, JoinKind, join_of
 from predictors.predictor import KernelsTime
 from predictors.shapes import pixels
 from stretch.planning.config import PlanConfig
-from stretch.planning.constraints import Constraint, all_constraints
+from stretch.planning.constraints import Constraint, constraints
 from stretch.planning.cost.branch import BranchCost, Costs, Floats, Ints, Mask, SegmentOptions
 from stretch.planning.design.scale import each_partitions, legal_widths
 from stretch.planning.network.segments import Segment, join_kinds, memoised
@@ -40,18 +40,17 @@ class Rules:
     @classmethod
     def of(cls, request: PlanConfig) -> "Rules":
         """Return the rules of a checked request."""
-        values = {constraint.option.name: getattr(request, constraint.option.name) for constraint in all_constraints()}
-        return cls({name: value for name, value in values.items() if value is not None})
+        return cls({name: value for name in constraints if (value := getattr(request, name)) is not None})
 
     @cached_property
     def active(self) -> list[tuple[Constraint, Any]]:
         """The requested constraints, each with its value."""
-        return [(item, self.values[item.option.name]) for item in all_constraints() if item.option.name in self.values]
+        return [(item, self.values[name]) for name, item in constraints.items() if name in self.values]
 
     @cached_property
     def floors(self) -> dict[str, Any]:
         """Values of the constraints that limit the offered depths and widths, by option name."""
-        return {item.option.name: value for item, value in self.active if item.offers}
+        return {item.option.name: value for item, value in self.active if item.floor_of}
 
     def depths(self, segment: Segment) -> list[int]:
         """Return the allowed depths of a branch, ascending."""

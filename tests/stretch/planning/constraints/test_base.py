@@ -7,15 +7,6 @@ from hypothesis import strategies as st
 
 from stretch.planning.config import PlanConfig
 from stretch.planning.constraints import (
-    FIRST,
-    Balance,
-    Communication,
-    DepthFloor,
-    Meetings,
-    PeakMemory,
-    TotalMacs,
-    WidthFloor,
-    all_constraints,
     constraints,
 )
 from stretch.planning.cost.branch import SegmentOptions
@@ -38,36 +29,34 @@ def combinations_of(branches=2, **figures):
     return SegmentOptions(SEGMENT, "project", ((),) * branches, **result)
 
 
-def test_every_constraint_is_listed_once_and_the_preferred_ones_first():
-    names = [constraint.option.name for constraint in all_constraints()]
-    assert (sorted(names), names[: len(FIRST)]) == (sorted(constraints), list(FIRST))
-
-
 @given(st.lists(st.floats(0.01, 100), min_size=1), st.floats(0.01, 10), st.floats(0.1, 50))
 def test_miss_is_explained_exactly_where_no_combination_keeps_the_bound(exchanges, alpha, segment_ms):
     result = combinations_of(exchange_ms=exchanges)
-    missed = Communication().explain_miss(alpha, [result], [segment_ms])
+    missed = constraints["alpha"].explain_miss(alpha, [result], [segment_ms])
     if abs(min(exchanges) / segment_ms / alpha - 1) > 1e-9:
-        assert (missed is None) == Communication().mask(alpha, result, segment_ms).any()
+        assert (missed is None) == constraints["alpha"].mask(alpha, result, segment_ms).any()
 
 
 def test_explanation_of_a_miss_states_the_best_share_and_the_bound():
     rows = [combinations_of(exchange_ms=[5.0, 3.0]), combinations_of(exchange_ms=[4.0])]
-    assert Communication().explain_miss(0.1, rows, [10.0, 20.0]) == "a transfer takes at least 0.2 of the segment; the maximum is 0.1"
+    assert constraints["alpha"].explain_miss(0.1, rows, [10.0, 20.0]) == "a transfer takes at least 0.2 of the segment; the maximum is 0.1"
     unlike = combinations_of(fastest_ms=[1.0, 2.0], slowest_ms=[10.0, 10.0])
-    assert Balance().explain_miss(0.5, [unlike], [1.0]) == "the fastest branch takes at most 0.2 of the slowest; the minimum is 0.5"
+    assert (
+        constraints["balance"].explain_miss(0.5, [unlike], [1.0])
+        == "the fastest branch takes at most 0.2 of the slowest; the minimum is 0.5"
+    )
 
 
 @pytest.mark.parametrize(
     ("constraint", "value", "loosened", "ladder"),
     [
-        (Communication(), 0.2, [1e6], None),
-        (DepthFloor(), 0.1, [0.075], (0.075,)),
-        (DepthFloor(), 0.15, [0.075], (0.125, 0.1, 0.075)),
-        (Meetings(), 4, [1], (3, 2, 1)),
-        (Meetings(), 1, [], None),
-        (PeakMemory(), 7, [30], None),
-        (TotalMacs(), (0.97, 1.03), [(0.01, 1.03), (0.97, 100.0)], None),
+        (constraints["alpha"], 0.2, [1e6], None),
+        (constraints["min_depth"], 0.1, [0.075], (0.075,)),
+        (constraints["min_depth"], 0.15, [0.075], (0.125, 0.1, 0.075)),
+        (constraints["n_meet"], 4, [1], (3, 2, 1)),
+        (constraints["n_meet"], 1, [], None),
+        (constraints["peak_memory"], 7, [30], None),
+        (constraints["macs"], (0.97, 1.03), [(0.01, 1.03), (0.97, 100.0)], None),
     ],
 )
 def test_each_number_of_a_rule_is_loosened_alone_until_it_excludes_nothing(constraint, value, loosened, ladder):
@@ -104,7 +93,7 @@ def test_memory_is_bounded_only_on_request_and_also_for_whole_segments():
 @pytest.mark.parametrize("floor", [0.25, 0.375, 0.5, 1 / 3])
 def test_widths_are_offered_from_the_floor_up(floor):
     edge = floor * SEGMENT.width
-    offered = [WidthFloor().offers_scale(floor, SEGMENT, "width", width) for width in (edge - 0.01, edge, SEGMENT.width)]
+    offered = [constraints["min_width"].offers_scale(floor, SEGMENT, "width", width) for width in (edge - 0.01, edge, SEGMENT.width)]
     assert offered == [False, True, True]
 
 
