@@ -22,10 +22,9 @@ from experiments.records import ROOT, Row, Value, this_commit, write_record
 from predictors.devices import load_device
 from predictors.errors import InfeasibleError
 from predictors.graph import OpGraph
-from stretch.planning.attempts import MERGED_OPTIONS
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.compare import ControlComparison
-from stretch.planning.plan import plan
+from stretch.planning.plan import MERGED_OPTIONS, plan
 from stretch.planning.result import PlanResult
 
 HERE = Path(__file__).parent

@@ -43,7 +43,7 @@ def keep_blocks(planned: PlanResult, losses: Losses) -> tuple[BranchDesign, list
     """
     config, costs, design = planned.config, planned.costs, planned.design
     notes: list[str] = []
-    if not config.parsed_objective.only_latency or config.widens or config.params is not None:
+    if not config.only_latency or config.widens or config.params is not None:
         return design, notes
     limit = max(config.latency_budget or 0.0, planned.run.makespan_ms)
     for number, row in enumerate(planned.run.segments):

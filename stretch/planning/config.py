@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -43,43 +42,19 @@ PROFILE = "profile"
 FIRST = ( "processors" , "alpha" , "beta" , "balance" , "min_depth" , "min_width" , "macs" , "segment_macs" , "params" , "n_meet" , "meet" , "merge" , "keep" , "kinds" , "lossless" , "join" , "rewrite" , "strategy" , "objective" , "accuracy" , "min_accuracy" , "min_agreement" , "precision" , "peak_memory" , "latency_budget" , )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Objective:
-    """Objective of a design."""
-
-    text: str  # The objective as the request writes it.
-    weights: Mapping[str, float] = field(
-        default_factory=dict
-    )  # Weights of additive quantities, by name; empty for an objective that is not additive.
-
-    @property
-    def is_additive(self) -> bool:
-        """Whether it adds up over the segments of a design, so that the exact search finds the best design."""
-        return bool(self.weights)
-
-    @property
-    def only_latency(self) -> bool:
-        """Whether it is latency and nothing else."""
-        return [name for name, weight in self.weights.items() if weight] == ["latency"]
-
-    @property
-    def unit(self) -> str:
-        """Unit of its value; empty for a weighted sum and for a share."""
-        return ADDITIVE_UNITS.get(self.text, "")
-
-
 _TERM = re.compile(r"(?:(?P<weight>[^*]+)\*)?\s*(?P<name>[a-z_]+)\s*")
 
 
-def read_objective(text: str) -> Objective:
-    """Parse an objective: one word, or a weighted sum of latency and energy such as ``0.7*latency+0.3*energy``."""
-    request = text.strip()
-    if request == ACCURACY:
-        return Objective(request)
-    if request in ADDITIVE_UNITS:
-        return Objective(request, {request: 1.0})
+def read_objective(text: str) -> dict[str, float]:
+    """Parse an objective: one word, or a weighted sum of latency and energy such as ``0.7*latency+0.3*energy``.
+
+    Returns:
+        Weights of quantities that add up over the segments of a design, by name; empty for the accuracy.
+    """
     objective: dict[str, float] = {}
-    for part in re.split(r"(?<![eE])\+", request):
+    if text.strip() == ACCURACY:
+        return objective
+    for part in re.split(r"(?<![eE])\+", text):
         term = _TERM.fullmatch(part.strip())
         if term is None:
             hint = "write a word, or weights, as `objective=0.7*latency+0.3*energy`"
@@ -94,7 +69,7 @@ def read_objective(text: str) -> Objective:
         objective[name] = _weight(term["weight"] or "1", name)
     if not any(objective.values()):
         raise UsageError("all weights of the objective are 0", "give one of them a weight")
-    return Objective(request, objective)
+    return objective
 
 
 def _weight(word: str, name: str) -> float:
@@ -222,9 +197,14 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
         return self.kinds or (exact_kinds() if self.lossless else (STRETCH,))
 
     @property
-    def parsed_objective(self) -> Objective:
-        """The parsed objective; `read_objective` refuses malformed text."""
+    def weights(self) -> dict[str, float]:
+        """Weights of the objective (`read_objective`)."""
         return read_objective(self.objective)
+
+    @property
+    def only_latency(self) -> bool:
+        """Whether the objective is latency and nothing else."""
+        return [name for name, weight in self.weights.items() if weight] == ["latency"]
 
     @property
     def exact(self) -> bool:
@@ -334,7 +314,7 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
             problem = f"`{self.join}` joins are planned without `strategy` and `params`"
             raise UsageError(problem, f"leave them out, or use `join={DEFAULT}`")
         unsearched = self.strategy == GRID
-        if not self.parsed_objective.only_latency and self.objective != ACCURACY:
+        if not self.only_latency and self.objective != ACCURACY:
             problem = f"the objective `{self.objective}` is not planned for"
             self._refuse("objective", problem, join=self.widens, params=self.params is not None, strategy=unsearched)
         about = self._accuracy_option

@@ -244,9 +244,9 @@ def trace_front(problem: PlanningProblem, weighed: Sequence[str], count: int) ->
     unbounded = problem.with_options(min_accuracy=None, min_agreement=None, objective="latency", latency_budget=None)
     parts = search_request(unbounded)
     result, values = [], []
-    for part in parts:
-        if part.result is not None:
-            criteria = Criteria(part.space, part.totals, goals, source)
+    for space, totals, found in parts:
+        if found is not None:
+            criteria = Criteria(space, totals, goals, source)
             traced = criteria.trace(current, count)
             result += traced
             values += [[criteria.value(name, item) for name in current] for item in traced]
@@ -256,7 +256,7 @@ def trace_front(problem: PlanningProblem, weighed: Sequence[str], count: int) ->
         raise InfeasibleError(f"no design of `{problem.graph.name}` meets the constraints")
     kept = evenly_spaced(non_dominated(result, values), count)
     best = sorted((result[i] for i in kept), key=lambda item: (item.ms, item.macs), reverse=True)
-    return best, max(item.evaluated for item in result), parts[0].space.size_log10
+    return best, max(item.evaluated for item in result), parts[0][0].size_log10
 
 
 def check_criteria(names: Sequence[str]) -> tuple[str, ...]:
@@ -285,7 +285,7 @@ def trace_diverse(problem: PlanningProblem, count: int, within: float) -> tuple[
     if not 1 <= within < float("inf"):
         raise UsageError(f"`within={within:g}` is not a factor from 1 up", "write it as `within=1.2`")
     config = problem.config
-    not_additive = not config.parsed_objective.is_additive
+    not_additive = not config.weights
     unfit = {"objective": not_additive, "strategy": config.strategy != "exact", "join": config.widens, "params": config.params is not None}
     for name in (name for name, refused in unfit.items() if refused):
         reason = f"several designs that differ are not searched for with `{name}={format_value(getattr(config, name))}`"

@@ -1,14 +1,14 @@
 """Planning of a design: search, controls, recommendation (paper 003, section 4)."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from math import ceil, isnan
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -18,7 +18,6 @@ from predictors.graph import OpGraph
 from predictors.joins import DEFAULT, JoinKind, join_of
 from predictors.predictor import LatencyPredictor, not_measured
 from predictors.rewrites import GROUPED, exact, inexact_rewrites, is_grouped
-from stretch.planning.attempts import MERGED_OPTIONS, Attempt, attempts, stage_attempts
 from stretch.planning.blocks import Losses, keep_blocks, kept_worth, shorten
 from stretch.planning.config import GRID, STRETCH, PlanConfig
 from stretch.planning.cost.accuracy import AccuracyPredictor, AccuracySource, Sensitivity, load_accuracy
@@ -49,6 +48,50 @@ from stretch.planning.search.space import DesignSpace, Rules, Totals
 MORE_MEETINGS = 3
 #: Maximum number of opaque operators' kinds in a warning.
 MAX_NAMED = 6
+
+
+#: Loosest rules: a transfer may take any share of a segment, and merged stages form one segment with the fewest transfers.
+MERGED_OPTIONS = {"alpha": 100.0, "merge": "always"}
+
+
+class Attempt(NamedTuple):
+    """A request that is planned in place of the user's request."""
+
+    options: Mapping[str, Any]  # Options that differ from the request; empty for the request itself.
+    note: str = ""  # End of the warning, after the reason why the request itself has no design.
+    must_gain: bool = False  # Whether its design counts only if it is faster than the best single processor.
+
+
+def attempts(config: PlanConfig, default: PlanConfig) -> tuple[Attempt, ...]:
+    """Return the request itself, then its replacements if it has no design: merged stages, exact branches, the undivided network.
+
+    Args:
+        config: The checked request.
+        default: The checked request for the same processors without any option.
+    """
+    if config.kinds or config.lossless or config.accuracy or config.widens or config.strategy != default.strategy:
+        return (Attempt({}),)
+    merged = " and ".join(f"`{name}={format_value(value)}`" for name, value in MERGED_OPTIONS.items())
+    # an exact design always agrees with the original, so the bound on agreement is dropped
+    exact = {"lossless": True, "min_agreement": None}
+    divided = f": the network is divided exactly instead, as with `lossless` and `precision={format_value(config.precision)}`"
+    result = Attempt({}), Attempt(MERGED_OPTIONS, f": planned as with {merged} instead", must_gain=True), Attempt(exact, divided)
+    whole = Attempt({**exact, "n_meet": 0}, ", not even exactly: the network stays whole")
+    return (*result, whole) if config.n_meet == default.n_meet else result
+
+
+def stage_attempts(config: PlanConfig, *, loss_known: bool) -> tuple[tuple[bool, bool], ...]:
+    """Return the spaces of stretched segments to search, one after the other, until one has a design.
+
+    Merged stages lower the accuracy of a trained network, and more so with fewer meeting points (paper 003, table 3). So with
+    ``merge = "auto"`` they are the last resort, unless their loss is known.
+
+    Returns:
+        For each space, whether neighbouring stages may be one segment, and whether designs with the most meeting points come first.
+    """
+    if config.merge != "auto" or config.meet or STRETCH not in config.planned_kinds:
+        return ((config.merge == "always", False),)
+    return ((True, False),) if loss_known else ((False, False), (True, True))
 
 
 @dataclass(frozen=True)
@@ -82,7 +125,7 @@ class PlanningProblem:
     @property
     def goal(self) -> Measure:
         """Measure that the exact search minimises."""
-        return measure_of(self.config.parsed_objective, self.device, self.config.processors)
+        return measure_of(self.config.weights, self.device, self.config.processors)
 
     def space(self, segments: Sequence[Segment], join: JoinKind, arriving: Sequence[int] | None = None) -> DesignSpace:
         """Return the designs of some segments; the arguments are as in `DesignSpace.of`."""
@@ -128,20 +171,17 @@ class PlanningProblem:
         return cls(graph, device, checked, tuple(split_segments(graph, checked.meet or None)), Costs(*settings), accuracy_source)
 
 
+#: All designs of a request, limits on a whole design, and the best design; None if none exists.
+SearchedSpace = tuple[DesignSpace, Totals, SearchResult | None]
+
+
 @dataclass(frozen=True)
-class SearchedSpace:
-    """Designs of a request, and the best design."""
+class Choice:
+    """The chosen design of a request."""
 
     space: DesignSpace  # All designs.
     totals: Totals  # Limits on a whole design.
-    result: SearchResult | None  # The best design; None if none exists.
-
-
-@dataclass(frozen=True)
-class Choice(SearchedSpace):
-    """The chosen design of a request."""
-
-    result: SearchResult
+    result: SearchResult  # The best design.
     problem: PlanningProblem  # Problem of the request.
 
     @cached_property
@@ -195,7 +235,7 @@ def _choose_meeting_points(choice: Choice, result: PlanResult, losses: Losses) -
     first, ends = _choose_blocks(choice, result, losses), {_ends(choice.design)}
     plans, stretched = [(choice, first)], _stretched_blocks(first)
     merges = config.merge != "never" and not config.meet
-    searched = merges and config.parsed_objective.only_latency and config.strategy == "exact" and not config.widens
+    searched = merges and config.only_latency and config.strategy == "exact" and not config.widens
     for more in range(MORE_MEETINGS) if searched else ():
         alternative = _choose_or_none(problem.with_options(merge="always", n_meet=choice.result.n_meet + more, latency_budget=limit))
         if alternative is None or _ends(alternative.design) in ends or alternative.result.n_meet < choice.result.n_meet:
@@ -250,7 +290,7 @@ def _merging_warning(choice: Choice, ms: float) -> str | None:
     config, source = problem.config, problem.accuracy_source
     # if the losses of merged stages are known, the search included merged stages
     may_merge = len(stage_attempts(config, loss_known=source is not None and source.merges)) > 1
-    comparable = config.parsed_objective.only_latency and config.strategy == "exact"
+    comparable = config.only_latency and config.strategy == "exact"
     if not (may_merge and comparable and result.n_meet and all(options.span == 1 for options, _ in result.picks)):
         return None
     merged = _choose_or_none(problem.with_options(merge="always"))
@@ -492,8 +532,8 @@ def choose(problem: PlanningProblem, *, explain: bool = True) -> Choice:
     """
     config, costs, source, goal = problem.config, problem.costs, problem.accuracy_source, problem.goal
     parts = search_request(problem, explain=explain)
-    space, totals = parts[0].space, parts[0].totals
-    best = best_result([part.result for part in parts])
+    space, totals, _ = parts[0]
+    best = best_result([found for _, _, found in parts])
     if best is None and not explain:
         raise InfeasibleError(f"no design of `{problem.backbone.name}` meets the constraints")
     if best is None:
@@ -505,7 +545,7 @@ def choose(problem: PlanningProblem, *, explain: bool = True) -> Choice:
         best = bounds.satisfy_accuracy(best, source)
     if source is not None and config.objective == "accuracy":
         best = bounds.most_accurate(best, source)
-    if config.latency_budget is not None and best.ms > config.latency_budget and not config.parsed_objective.only_latency:
+    if config.latency_budget is not None and best.ms > config.latency_budget and not config.only_latency:
         best = bounds.satisfy_latency(best)
     if config.latency_budget is not None and best.ms > config.latency_budget:
         fastest = f"the fastest design of `{problem.backbone.name}` on {costs.predictor.device.id} takes {best.ms:.4g} ms"
@@ -541,14 +581,14 @@ def _search_spaces(problem: PlanningProblem, *, loss_known: bool) -> list[Search
         if found is not None:
             break
     if set(config.planned_kinds) == {STRETCH}:
-        return [SearchedSpace(space, totals, found)]
+        return [(space, totals, found)]
     mixed = with_exact_kinds(graph, config, space, source.blocks if isinstance(source, Sensitivity) else ())
-    result = [SearchedSpace(mixed, totals, _search(problem, mixed, totals))]
+    result: list[SearchedSpace] = [(mixed, totals, _search(problem, mixed, totals))]
     if totals != problem.totals:
         # scaled copies of merged stages need the maximum number of meeting points; a design without scaled copies loses no
         # accuracy and only needs the requested number
         unstretched = without_stretched(mixed)
-        result.append(SearchedSpace(unstretched, problem.totals, search_best(unstretched, problem.totals, problem.goal)))
+        result.append((unstretched, problem.totals, search_best(unstretched, problem.totals, problem.goal)))
     return result
 
 
@@ -628,6 +668,6 @@ def _suggest_other_kinds(problem: PlanningProblem, error: InfeasibleError) -> In
         return error
     with suppress(InfeasibleError, UsageError):
         alternative = PlanningProblem.of(problem.graph, problem.device, msgspec.structs.replace(config, **kinds), like=problem)
-        if any(part.result is not None for part in _search_spaces(alternative, loss_known=False)):
+        if any(found is not None for _, _, found in _search_spaces(alternative, loss_known=False)):
             error.hint = f"{error.hint}, {hint}" if error.hint else hint
     return error

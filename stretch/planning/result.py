@@ -16,7 +16,7 @@ from predictors.joins import JoinKind
 from predictors.models.roofline import MEASURED, Origin
 from predictors.predictor import Estimate, LatencyPredictor, origin_of
 from predictors.structs import to_builtins
-from stretch.planning.config import ACCURACY, Objective, PlanConfig
+from stretch.planning.config import ADDITIVE_UNITS, PlanConfig
 from stretch.planning.cost import compare
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.branch import BranchCost, Costs
@@ -411,17 +411,13 @@ class PlanResult:
     @cached_property
     def objective(self) -> ObjectiveAnswer:
         """Objective of the design, with its value."""
-        goal = self.config.parsed_objective
-        return ObjectiveAnswer(requested=goal.text, value=self._value(goal), unit=goal.unit, strategy=self.config.strategy)
-
-    def _value(self, goal: Objective) -> float | None:
-        """Return the value of the objective; None if the profile lacks a power or no accuracy is predicted."""
-        if goal.text == ACCURACY and self.accuracy is not None:
-            return self.accuracy.top1 if self.accuracy.agreement is None else self.accuracy.agreement
-        energy = goal.weights.get("energy", 0.0)
-        if not goal.is_additive or (energy and self.energy_mj is None):
-            return None
-        return goal.weights.get("latency", 0.0) * self.run.makespan_ms + (energy * (self.energy_mj or 0.0) if energy else 0.0)
+        text, weights, value = self.config.objective.strip(), self.config.weights, None
+        energy, accuracy = weights.get("energy", 0.0), self.accuracy
+        if weights and (not energy or self.energy_mj is not None):
+            value = weights.get("latency", 0.0) * self.run.makespan_ms + energy * (self.energy_mj or 0.0)
+        elif not weights and accuracy is not None:
+            value = accuracy.top1 if accuracy.agreement is None else accuracy.agreement
+        return ObjectiveAnswer(requested=text, value=value, unit=ADDITIVE_UNITS.get(text, ""), strategy=self.config.strategy)
 
     @cached_property
     def predicted_run(self) -> compare.PredictedRun:

@@ -16,7 +16,6 @@ from predictors.host import HOST, is_host
 from predictors.models.roofline import MEASURED
 from predictors.predictor import Estimate, LatencyPredictor, origin_of
 from scheduler.progress import Progress, silent
-from stretch.planning.attempts import MERGED_OPTIONS
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.compare import (
@@ -33,7 +32,7 @@ from stretch.planning.cost.compare import (
 from stretch.planning.cost.makespan import HANDOVER_SHARE, computing_spans, parallel_ms
 from stretch.planning.messages import command_line, format_value
 from stretch.planning.network.segments import components
-from stretch.planning.plan import PlanningProblem, choose, choose_merged, predict
+from stretch.planning.plan import MERGED_OPTIONS, PlanningProblem, choose, choose_merged, predict
 from stretch.planning.result import PlanResult, Shortened, ranked_singles
 
 #: Kinds of branches, in recommendations and in the JSON.

@@ -12,7 +12,7 @@ Invariant: a design with an option that was not built is slower than the lower b
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, reduce
 from itertools import accumulate, combinations
@@ -26,7 +26,6 @@ from predictors.devices import DeviceProfile
 from predictors.energy import EnergyModel
 from predictors.errors import UsageError
 from predictors.joins import join_of
-from stretch.planning.config import Objective
 from stretch.planning.cost.branch import Costs, Floats, Ints, Mask, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.network.segments import memoised
@@ -107,12 +106,12 @@ def weighted_sum(*parts: tuple[float, Measure]) -> Measure:
     )
 
 
-def measure_of(objective: Objective, device: DeviceProfile, processors: Sequence[str]) -> Measure:
-    """Return the measure of an objective; latency for an objective that is not additive."""
-    energy = objective.weights.get("energy", 0.0)
+def measure_of(weights: Mapping[str, float], device: DeviceProfile, processors: Sequence[str]) -> Measure:
+    """Return the measure of an objective with these weights; latency for an objective that is not additive."""
+    energy = weights.get("energy", 0.0)
     if not energy:
         return LATENCY
-    base = weighted_sum((objective.weights.get("latency", 0.0), LATENCY))
+    base = weighted_sum((weights.get("latency", 0.0), LATENCY))
     return replace(base, energy=energy, power=ProcessorPowers(device, processors))
 
 

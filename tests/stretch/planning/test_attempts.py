@@ -1,8 +1,8 @@
 import pytest
 
 from predictors.devices import load_device
-from stretch.planning.attempts import attempts, stage_attempts
 from stretch.planning.config import PlanConfig
+from stretch.planning.plan import attempts, stage_attempts
 
 DEVICE = load_device("mi9")
 DEFAULT = PlanConfig().resolve(DEVICE)
@@ -35,4 +35,4 @@ def test_requests_without_a_design_are_retried_with_looser_options_unless_these_
     ],
 )
 def test_stages_merge_last_unless_the_loss_is_known(request_options, loss_known, merged):
-    assert list(map(tuple, stage_attempts(PlanConfig(**request_options), loss_known=loss_known))) == merged
+    assert list(stage_attempts(PlanConfig(**request_options), loss_known=loss_known)) == merged

@@ -61,7 +61,7 @@ def goal_of(text, space):
 
 
 def value(text, space, ms, busy):
-    weights = read_objective(text).weights
+    weights = read_objective(text)
     return weights.get("latency", 0.0) * ms + (weights["energy"] * energy_of(space, busy, ms) if weights.get("energy") else 0.0)
 
 
