@@ -89,7 +89,7 @@ class BundleFacts:
             weights_detail,
             planned.predicted.to_json(),
             planned.recommended,
-            times | {f"{side.name}.{side.time.scale.processor}": side.time.estimate.computing for side in planned.run.sides},
+            times | {f"{side.name}.{time.scale.processor}": time.estimate.computing for side, time in planned.run.sides},
             {name: planned.device.processor(name).check_precision(at) for name, at in planned.config.precision.items()},
             lambda piece: alternatives(
                 piece, planned.predictor, {name: planned.config.precision.get(name) for name in planned.config.processors}

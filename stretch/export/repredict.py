@@ -113,14 +113,14 @@ def _figures(
     baselines: dict[str, Any] = dict.fromkeys(("operator_split_ms", "ideal_split_ms", "ideal_fraction", "far_ahead", "crossover_divided"))
     if original:
         graph = graphs["original"]
-        lead = processor_lead(graph, predictor, costs.precision, (original.processor, original.precision))
+        far, crossover = processor_lead(graph, predictor, costs.precision, (original.processor, original.precision))
         ideal = ideal_split_ms(graph, processors, predictor, costs.precision)
         baselines = {
             "operator_split_ms": operator_split(graph, split_segments(graph), costs, processors).makespan_ms,
             "ideal_split_ms": ideal,
             "ideal_fraction": ideal / trace.makespan_ms,
-            "far_ahead": lead.processor if lead.far else None,
-            "crossover_divided": lead.crossover,
+            "far_ahead": original.processor if far else None,
+            "crossover_divided": crossover,
         }
     figures = {
         **control_fields(original, same, graphs["sequential_same_macs"].macs / manifest.model.original_macs if same else None),

@@ -163,13 +163,8 @@ class _BlockSearch:
     """Search for the best blocks of one stretched segment of a design.
 
     The worth of a block is the loss without it, and worth adds up: the sum ranks calibrated networks better than the loss without several blocks
-    at once. The worth of a branch is the sum over its blocks, times its width over the segment's.
-
-    Args:
-        planned: The plan.
-        design: Its design, possibly with other segments changed.
-        number: Index of the segment.
-        loss: Loss without each removable block, by block number.
+    at once. The worth of a branch is the sum over its blocks, times its width over the segment's. Other segments of the plan's design may
+    have changed already.
     """
 
     def __init__(self, planned: PlanResult, design: BranchDesign, number: int, loss: Mapping[int, float]) -> None:

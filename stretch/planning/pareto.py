@@ -303,11 +303,7 @@ def diverse_front(
     accuracy_source: AccuracySource | None = None,
     losses: Losses | None = None,
 ) -> FrontAnswer:
-    """Return the best design and others that differ from it in branched segments, processors, or kinds of segments.
-
-    Args:
-        losses: Losses without single blocks, as in `front`.
-    """
+    """Return the best design and others that differ from it in branched segments, processors, or kinds of segments."""
     problem = PlanningProblem.of(graph, device, config, accuracy_source)
     choice, result = trace_diverse(problem, count, within)
     space, best = choice.space, choice.result

@@ -65,9 +65,7 @@ class Attempt(NamedTuple):
 def attempts(config: PlanConfig, default: PlanConfig) -> tuple[Attempt, ...]:
     """Return the request itself, then its replacements if it has no design: merged stages, exact branches, the undivided network.
 
-    Args:
-        config: The checked request.
-        default: The checked request for the same processors without any option.
+    `default` is the checked request for the same processors without any option.
     """
     if config.kinds or config.lossless or config.accuracy or config.widens or config.strategy != default.strategy:
         return (Attempt({}),)
@@ -115,7 +113,7 @@ class PlanningProblem:
         """Whether one processor is so far ahead that no division can help."""
         predictor, precision = self.costs.predictor, self.config.precision
         best = min(precision.items(), key=lambda item: predictor.predict(self.graph, *item).ms)
-        return processor_lead(self.graph, predictor, precision, best).far
+        return processor_lead(self.graph, predictor, precision, best)[0]
 
     @property
     def totals(self) -> Totals:

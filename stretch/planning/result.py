@@ -20,7 +20,7 @@ from stretch.planning.config import ADDITIVE_UNITS, PlanConfig
 from stretch.planning.cost import compare
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.branch import BranchCost, Costs
-from stretch.planning.cost.makespan import BranchTime, SegmentTime, SideTime, Timeline, Timelines, busy_ms, run_mj, timeline
+from stretch.planning.cost.makespan import BranchTime, SegmentTime, Timeline, Timelines, busy_ms, run_mj, timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, SideDesign
 from stretch.planning.design.scale import legal_widths, remaining_shared_weights, scaled_graph
 from stretch.planning.network.segments import Segment, backbone_of, join_kinds
@@ -369,7 +369,7 @@ class PlanResult:
         If one processor is far ahead, branches that are too close to call are not worth their effort.
         """
         result = self.recommendation.recommended
-        return f"single:{self.best_single.processor}" if result == compare.NO_CLEAR_WINNER and self.ahead.far else result
+        return f"single:{self.best_single.processor}" if result == compare.NO_CLEAR_WINNER and self.ahead[0] else result
 
     @cached_property
     def recommended(self) -> str:
@@ -381,8 +381,8 @@ class PlanResult:
         return f"shortened:{shortened.processor}" if shortened.kept.shortened >= shortened.kept.branched else self.fastest
 
     @cached_property
-    def ahead(self) -> compare.Lead:
-        """Lead of the best single processor over the others."""
+    def ahead(self) -> tuple[bool, float | None]:
+        """Whether the best single processor is far ahead of the others, and the factor from which they would help (`processor_lead`)."""
         best = self.best_single
         return compare.processor_lead(self.graph, self.predictor, self.config.precision, (best.processor, best.precision))
 
@@ -474,8 +474,8 @@ class PlanResult:
             optimal=self.optimal,
             gap=self.gap,
             reference=sorted(self.recommendation.reference),
-            far_ahead=self.ahead.processor if self.ahead.far else None,
-            crossover_divided=self.ahead.crossover,
+            far_ahead=single.processor if self.ahead[0] else None,
+            crossover_divided=self.ahead[1],
         )
 
     @cached_property
@@ -516,7 +516,7 @@ class PlanResult:
                 "params_ratio": self.params_ratio,
                 "n_meet": self.design.n_meet,  # number of meeting points
                 "segments": [self._segment(row) for row in self.run.segments],
-                "sides": [_side(row) for row in self.run.sides],
+                "sides": [_side(graph, time) for graph, time in self.run.sides],
                 "design": self.design,
                 "predicted": self.predicted,
                 "objective": self.objective,
@@ -564,10 +564,10 @@ def _times(part: BranchTime) -> dict[str, float]:
     return {"macs": part.macs, "start_ms": part.start_ms, "predicted_ms": part.ms, "in_ms": part.in_ms, "out_ms": part.out_ms}
 
 
-def _side(row: SideTime) -> dict[str, Any]:
-    reads, operators = [op.name for op in row.graph.inputs], sum(op.kind != "input" for op in row.graph.ops)
-    placed = {"name": row.name, "processor": row.time.scale.processor, "reads": reads, "writes": row.graph.outputs}
-    return placed | {"operators": operators, **_times(row.time)}
+def _side(graph: OpGraph, time: BranchTime) -> dict[str, Any]:
+    reads, operators = [op.name for op in graph.inputs], sum(op.kind != "input" for op in graph.ops)
+    placed = {"name": graph.name, "processor": time.scale.processor, "reads": reads, "writes": graph.outputs}
+    return placed | {"operators": operators, **_times(time)}
 
 
 def control_fields(single: Estimate | None, same_macs: Estimate | None, same_macs_ratio: float | None) -> dict[str, Any]:

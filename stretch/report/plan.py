@@ -128,8 +128,8 @@ def plan_bars(plan: PlanResult) -> list[Bar]:
             add(row.segment.name, row.start_ms + branch.start_ms, branch)
         if row.join_ms > 0:
             bars.append(Bar(row.branches[0].scale.processor, row.start_ms + row.ms - row.join_ms, row.join_ms, "join"))
-    for side in plan.run.sides:
-        add(side.name, side.time.start_ms, side.time)
+    for side, time in plan.run.sides:
+        add(side.name, time.start_ms, time)
     return bars
 
 
@@ -170,10 +170,10 @@ def _segments(plan: PlanResult) -> list[Grid]:
     grids = [Grid(f"{segments} and their branches", titles, rows, right=(4, 5, 8, 9, 10, 11), folded=len(rows) > 40)]
     if plan.run.sides:
         outside = []
-        for side in plan.run.sides:
-            name, operators = side.time.scale.processor, sum(op.kind != "input" for op in side.graph.ops)
-            ends = _first_and_count([op.name for op in side.graph.inputs]), _first_and_count(side.graph.outputs)
-            numbers = str(operators), f"{side.time.macs / 1e6:.1f}", f"{side.time.ms:.2f}"
+        for side, time in plan.run.sides:
+            name, operators = time.scale.processor, sum(op.kind != "input" for op in side.ops)
+            ends = _first_and_count([op.name for op in side.inputs]), _first_and_count(side.outputs)
+            numbers = str(operators), f"{time.macs / 1e6:.1f}", f"{time.ms:.2f}"
             outside.append((side.name, f"{name} {plan.config.precision.get(name, '')}".rstrip(), *ends, *numbers))
         columns = ("part", "processor", "reads", "writes", "operators", "MMACs", "predicted ms")
         grids.append(Grid("Parts outside the backbone", columns, outside, right=(4, 5, 6)))

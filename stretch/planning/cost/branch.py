@@ -132,15 +132,9 @@ class BranchCost(NamedTuple):
         return KernelsTime(self.ms, self.arithmetic_ms, self.memory_ms)
 
 
-class _Sums(NamedTuple):
-    """Sums over the kernels of a block of a branch, or their change for another number of input channels."""
-
-    macs: int
-    params: int
-    ms: float
-    arithmetic_ms: float
-    memory_ms: float
-    peak_bytes: int
+#: Sums over the kernels of a block of a branch, or their change for another number of input channels: multiply-accumulates, parameters,
+#: time and maximum bytes.
+_Sums = tuple[int, int, KernelsTime, int]
 
 
 class Costs:
@@ -209,27 +203,24 @@ class Costs:
         """Return the cost of a branch without its join; `in_channels` are the input channels, the original's if None."""
         channels = segment.in_width if in_channels is None else in_channels
         if channels != segment.in_width and segment.rewires:
-            base, change = self.branch(segment, processor, depth, width, None, dropped), self._change(segment, processor, width, channels)
-            sums = {name: getattr(base, name) + getattr(change, name) for name in ("macs", "params", *KernelsTime._fields)}
-            return base._replace(**sums, peak_bytes=max(base.peak_bytes, change.peak_bytes))
+            base = self.branch(segment, processor, depth, width, None, dropped)
+            macs, params, time, peak = self._change(segment, processor, width, channels)
+            times = {name: getattr(base, name) + more for name, more in time._asdict().items()}
+            return base._replace(macs=base.macs + macs, params=base.params + params, **times, peak_bytes=max(base.peak_bytes, peak))
         entry = segment.entry(width, channels) if channels == segment.in_width else "none"
         whole = self._full_depth(segment, processor, width, channels, entry)
         removed = missing_blocks(segment, depth, dropped)
+        parts = [self._block(built, processor) for block, built in whole.blocks if block not in removed]
+        macs, params = sum(part[0] for part in parts), sum(part[1] for part in parts)
         # a branch may launch nothing
-        parts = [_Sums(0, 0, 0.0, 0.0, 0.0, 0), *(part for block, part in self._sums(whole, processor) if block not in removed)]
-        macs, params, *times, peaks = zip(*parts, strict=True)
-        totals, rewrites = (sum(macs), sum(params), *KernelsTime(*map(sum, times)), max(peaks)), (*segment.rewrites, *whole.rewrites)
-        return BranchCost(processor, depth, width, entry, *totals, rewrites=rewrites, dropped=dropped)
-
-    @memoised
-    def _sums(self, whole: FullDepth, processor: str) -> list[tuple[int, _Sums]]:
-        """Return the sums over the kernels of each block of a branch, and of operators outside of blocks, by block number."""
-        return [(block, self._block(built, processor)) for block, built in whole.blocks]
+        time, peak = KernelsTime.total(part[2] for part in parts), max((part[3] for part in parts), default=0)
+        rewrites = (*segment.rewrites, *whole.rewrites)
+        return BranchCost(processor, depth, width, entry, macs, params, *time, peak, rewrites=rewrites, dropped=dropped)
 
     @memoised
     def _block(self, built: BuiltBranch, processor: str) -> _Sums:
         time, macs = self.kernels_time(built.kernels, processor), sum([kernel.macs for kernel in built.kernels])
-        return _Sums(macs, built.params, *time, self.peak_bytes(built.kernels, processor))
+        return macs, built.params, time, self.peak_bytes(built.kernels, processor)
 
     def whole(self, segment: Segment, processor: str) -> BranchCost:
         """Return the cost of the original segment on one processor."""
@@ -380,7 +371,7 @@ class Costs:
         weights = [new.cost.weights - old.cost.weights for old, new in zip(before, after, strict=True)]
         now, then = self.kernels_time(after, processor), self.kernels_time(before, processor)
         macs = sum(more * kernel.cost.pixels for more, kernel in zip(weights, after, strict=True))
-        return _Sums(macs, sum(weights), *KernelsTime(*(a - b for a, b in zip(now, then, strict=True))), self.peak_bytes(after, processor))
+        return macs, sum(weights), KernelsTime(*(a - b for a, b in zip(now, then, strict=True))), self.peak_bytes(after, processor)
 
 
 def _rewired(kernel: Kernel, segment: Segment, channels: int) -> Kernel:

@@ -188,11 +188,6 @@ class UncertainStep:
         }
         return cls(moving, computing={key: ms * longer for key, ms in alone.items()}, contended=contended)
 
-    @property
-    def takes_time(self) -> bool:
-        """Whether it takes time, unlike an empty step of the schedule."""
-        return bool(self.fixed_ms or any((*self.parts.values(), *self.computing.values())))
-
     def ms(self, factors: Factors) -> Any:
         """Return the time if numbers are off by these factors."""
         shares = (1 + share * (factors.get(key, 1.0) - 1) for key, share in self.contended.items())
@@ -222,12 +217,12 @@ class PredictedRun:
 
     @property
     def overlaps(self) -> bool:
-        """Whether any two steps can run at the same time: both take time, and neither waits for the other, directly or indirectly."""
+        """Whether any two steps that take time can run side by side: neither waits for the other, directly or indirectly."""
         ancestors = [frozenset[int]()] * len(self.steps)
         for number in execution_order(tuple(step.waits for step in self.steps)):
             waits = self.steps[number].waits
             ancestors[number] = frozenset(waits).union(*(ancestors[wait] for wait in waits))
-        busy = [number for number, step in enumerate(self.steps) if step.takes_time]
+        busy = [i for i, step in enumerate(self.steps) if step.fixed_ms or any((*step.parts.values(), *step.computing.values()))]
         return any(a not in ancestors[b] and b not in ancestors[a] for a, b in combinations(busy, 2))
 
     @property
@@ -461,30 +456,18 @@ def _crossover(branched: PredictedRun, single: PredictedRun, processor: str) -> 
 # Lower bounds on the time of a network for any division, without a search.
 
 
-@dataclass(frozen=True)
-class Lead:
-    """The fastest processor of a request compared with the others, for a network that is divided without any loss.
+def processor_lead(
+    graph: OpGraph, predictor: LatencyPredictor, precision: Mapping[str, str], best: tuple[str, str]
+) -> tuple[bool, float | None]:
+    """Compare the fastest processor, with its precision, with the other processors of a request, for a network divided without any loss.
 
     Every processor computes its share at its speed for the whole network, and none slows another down. The only transfer, in the
     middle of the network, takes the fixed time of the link, there and back, for each processor but the host.
+
+    Returns:
+        Whether the division is not faster, even at the ends of the intervals of the times; and the minimum factor by which all others must
+        be faster so that the division takes no longer than the fastest processor alone, None if it already does not or never would.
     """
-
-    processor: str  # Name of the fastest processor.
-    alone_ms: float  # Compute time of the whole network, without transfers of input and output.
-    divided_ms: float  # Time of the division; at least `alone_ms` if no other processor can help.
-    #: Minimum factor by which all others must be faster so that the division takes no longer than `alone_ms`; None if it already does not,
-    #: or never would.
-    crossover: float | None
-    margin: float  # Maximum factor within the intervals of their times.
-
-    @property
-    def far(self) -> bool:
-        """Whether the division is not faster, even at the ends of the intervals."""
-        return self.divided_ms >= self.alone_ms and (self.crossover is None or self.crossover > self.margin)
-
-
-def processor_lead(graph: OpGraph, predictor: LatencyPredictor, precision: Mapping[str, str], best: tuple[str, str]) -> Lead:
-    """Return the lead of processor and precision `best` over the other processors of a request."""
     (processor, at), device = best, predictor.device
     family = device.processor(processor).family
     best_estimate = predictor.predict(graph, processor, at)
@@ -498,7 +481,7 @@ def processor_lead(graph: OpGraph, predictor: LatencyPredictor, precision: Mappi
     helped = sum(max(0.0, alone - exchange[name]) / ms for name, ms in times.items() if name != processor)
     left = min(alone, exchange[processor]) / alone
     crossover = left / helped if helped and left > helped else None
-    return Lead(processor, alone, divided_ms(times, exchange), crossover, margin)
+    return divided_ms(times, exchange) >= alone and (crossover is None or crossover > margin), crossover
 
 
 def _exchange_ms(predictor: LatencyPredictor, processor: str, precision: str) -> float:

@@ -135,20 +135,6 @@ def computed_ms(branches: Iterable[BranchTime]) -> dict[str, float]:
     return sum_by_key((branch.scale.processor, ms) for branch in branches for ms in (branch.ms, branch.contention_ms))
 
 
-@dataclass(frozen=True)
-class SideTime:
-    """A side, a part outside the backbone, on the timeline."""
-
-    name: str  # Name of the side.
-    graph: OpGraph  # Operators.
-    time: BranchTime  # Time, as for a branch; the side starts `time.start_ms` after the network's input is ready.
-
-    @property
-    def end_ms(self) -> float:
-        """Arrival time of the side's output, ms."""
-        return self.time.start_ms + self.time.total_ms
-
-
 class Step(NamedTuple):
     """A branch, a join or a side in the schedule of a run."""
 
@@ -184,7 +170,8 @@ class Timeline:
     #: Transfer times of the result to the host, ms by processor at the far end of the link; empty if its producers transfer several results.
     output: Mapping[str, float]
     handover: Handover  # Constant time per inference: of the host, or of the only processor.
-    sides: tuple[SideTime, ...]  # The parts outside the backbone.
+    #: Graph and time of each part outside the backbone, as for a branch; it starts `start_ms` after the network's input is ready.
+    sides: tuple[tuple[OpGraph, BranchTime], ...]
     steps: tuple[Step, ...]  # The schedule: sides before the backbone, the backbone's branches and joins, then all other sides.
 
     @property
@@ -200,12 +187,7 @@ class Timeline:
     @property
     def _computed_ms(self) -> float:
         """Time until all segments and sides have ended, ms."""
-        return max([s.start_ms + s.ms for s in self.segments] + [side.end_ms for side in self.sides])
-
-    @property
-    def computing_ms(self) -> float:
-        """Serial parts plus the slowest branch of each segment, without contention, ms; includes time of sides beyond the segments."""
-        return self._computed_ms + sum(s.computing_ms - s.ms for s in self.segments)
+        return max([s.start_ms + s.ms for s in self.segments] + [time.start_ms + time.total_ms for _, time in self.sides])
 
     @property
     def communication_ms(self) -> float:
@@ -214,13 +196,13 @@ class Timeline:
 
     @property
     def efficiency(self) -> float:
-        """`computing_ms` over the makespan: 1 without loss by communication or contention."""
-        return self.computing_ms / self.makespan_ms
+        """Time without contention and transfers over the makespan: serial parts, slowest branches, and sides beyond the segments."""
+        return (self._computed_ms + sum(s.computing_ms - s.ms for s in self.segments)) / self.makespan_ms
 
     @property
     def macs(self) -> int:
         """Multiply-accumulates of the design, including repeated ones."""
-        return sum(s.macs for s in self.segments) + sum(side.time.macs for side in self.sides)
+        return sum(s.macs for s in self.segments) + sum(time.macs for _, time in self.sides)
 
     @property
     def halo_macs(self) -> int:
@@ -240,7 +222,7 @@ class Timeline:
     @property
     def params(self) -> int:
         """Number of parameters of the design."""
-        return sum(s.params for s in self.segments) + sum(side.time.params for side in self.sides)
+        return sum(s.params for s in self.segments) + sum(time.params for _, time in self.sides)
 
 
 def run_mj(run: Timeline, device: DeviceProfile) -> float | None:
@@ -250,7 +232,7 @@ def run_mj(run: Timeline, device: DeviceProfile) -> float | None:
 
 def busy_ms(run: Timeline) -> dict[str, float]:
     """Return the compute time of each processor in a run, ms."""
-    return computed_ms([*(branch for row in run.segments for branch in row.branches), *(side.time for side in run.sides)])
+    return computed_ms([*(branch for row in run.segments for branch in row.branches), *(time for _, time in run.sides)])
 
 
 #: Minimum overlap, as a share of a run's time; below it the gain does not come from parallel computation.
@@ -267,7 +249,7 @@ def parallel_ms(spans: Iterable[tuple[str, float, float]]) -> float:
 
 def computing_spans(run: Timeline) -> list[tuple[str, float, float]]:
     """Return the compute span of each branch and side of a run, for `parallel_ms`."""
-    jobs = [(row.start_ms, branch) for row in run.segments for branch in row.branches] + [(0.0, side.time) for side in run.sides]
+    jobs = [(row.start_ms, branch) for row in run.segments for branch in row.branches] + [(0.0, time) for _, time in run.sides]
     begins = [(job, at + job.start_ms + job.in_ms) for at, job in jobs]
     return [(job.scale.processor, at, at + job.ms + job.contention_ms) for job, at in begins]
 
@@ -337,7 +319,7 @@ class Timelines:
             branches = (replace(branch, start_ms=scheduled.starts[first + i] - at) for i, branch in enumerate(row.branches))
             rows.append(replace(row, branches=tuple(branches), start_ms=at))
             at = scheduled.ends[end - 1]
-        sides_timed = (SideTime(side.name, side, replace(time, start_ms=scheduled.starts[number])) for side, time, number in timed)
+        sides_timed = ((side, replace(time, start_ms=scheduled.starts[number])) for side, time, number in timed)
         output: Mapping[str, float] = {}
         if not timed and len(self._graph.outputs) == 1:
             # a single result is transferred at the end of the run; of several results, each by its producer

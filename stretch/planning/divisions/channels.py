@@ -25,7 +25,6 @@ from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share, Taken, check_ranges, range_of
 from stretch.planning.network.segments import Segment, cone, cut_points, cut_segment, memoised
 from stretch.planning.search.parts import Divisible, PartSpace, RangeCandidates, Split, SplitBranches, Structure, part_costs, structure
-from stretch.planning.search.space import DesignSpace
 
 #: Name of the operator that cuts the channels of a branch out of its input.
 ENTRY_CHANNELS = "entry_channels"
@@ -33,17 +32,12 @@ ENTRY_CHANNELS = "entry_channels"
 OUTPUT, HIDDEN = "channels", "partial_sums"
 
 
-@dataclass(frozen=True)
-class Hidden:
-    """A hidden tensor of a segment, and the operators from it to the segment's output."""
+def find_hidden(graph: OpGraph) -> tuple[str, str, tuple[str, ...]]:
+    """Return a segment's hidden tensor, the convolution or linear layer that mixes its channels, and the operators after that layer.
 
-    tensor: str  # Name of the hidden tensor.
-    projection: str  # The convolution or linear layer that reads it and mixes its channels.
-    tail: tuple[str, ...]  # Operators after the projection up to the output; each may be applied to the terms of a sum.
-
-
-def find_hidden(graph: OpGraph) -> Hidden:
-    """Return the input of a segment's last projection; at an addition, follow the operand with most multiply-accumulates."""
+    The layer is the last projection; at an addition, follow the operand with most multiply-accumulates. Each operator after it may be
+    applied to the terms of a sum.
+    """
     tail: list[str] = []
     op = graph.by_name[graph.output]
     # go back to an operator that sums over all channels of its input, if these can be divided
@@ -62,7 +56,7 @@ def find_hidden(graph: OpGraph) -> Hidden:
         op = graph.by_name[operand]
     if _is_read_beside(graph, op.name, tail):
         raise StretchError(f"the result of `{op.name}` ({op.kind}) is read before its sum is complete", "let the segment stay whole")
-    return Hidden(op.inputs[0], op.name, tuple(reversed(tail)))
+    return op.inputs[0], op.name, tuple(reversed(tail))
 
 
 def _is_read_beside(graph: OpGraph, projection: str, tail: Collection[str]) -> bool:
@@ -80,7 +74,7 @@ def divided_tensor(graph: OpGraph, *, hidden: bool) -> str:
     if fixed is not None:
         reason = f"operator `{fixed.name}` ({fixed.attrs.get('variant', fixed.kind)}) only states the shape of what it computes, not its channels"
         raise StretchError(reason, "let the segment stay whole, or let it start or end elsewhere")
-    name = find_hidden(graph).tensor if hidden else graph.output
+    name = find_hidden(graph)[0] if hidden else graph.output
     inside, whole = _computed_in_part(graph, name)
     mixer = _mixer(graph, inside, whole)
     if mixer is not None:
@@ -159,19 +153,18 @@ def channel_part(graph: OpGraph, name: str, channels: Channels, *, hidden: bool)
             f"`{tensor}` has {width(graph.by_name[tensor].shape)} channels, not channels {channels.start} to {channels.stop}"
         )
     if hidden:
-        return _partial_sum(graph, name, channels, find_hidden(graph))
+        return _partial_sum(graph, name, channels)
     builder = _Builder(graph, needed_channels(graph, {tensor: channels}))
     for op in graph.ops:
         builder.add(op)
     return builder.part(name)
 
 
-def _partial_sum(graph: OpGraph, name: str, channels: Channels, hidden: Hidden) -> Piece:
+def _partial_sum(graph: OpGraph, name: str, channels: Channels) -> Piece:
     """Return the branch of some hidden channels; the first branch has all terms that are added once."""
-    first = channels.start == 0
-    start = {hidden.tensor: channels}
-    sums = (hidden.projection, *hidden.tail)
-    for item in hidden.tail if first else ():
+    first, (hidden, projection, tail) = channels.start == 0, find_hidden(graph)
+    start, sums = {hidden: channels}, (projection, *tail)
+    for item in tail if first else ():
         for source in graph.by_name[item].inputs:
             if source not in sums:
                 started = start.get(source)
@@ -179,9 +172,9 @@ def _partial_sum(graph: OpGraph, name: str, channels: Channels, hidden: Hidden) 
                 start[source] = needed if started is None else needed.union(started)
     builder = _Builder(graph, needed_channels(graph, start))
     for op in graph.ops:
-        if op.name == hidden.projection:
+        if op.name == projection:
             builder.project(op, channels, first=first)
-        elif op.name in hidden.tail:
+        elif op.name in tail:
             builder.add_term(op, sums, first=first)
         else:
             builder.add(op)
@@ -302,39 +295,6 @@ def _tensors(graph: OpGraph, part: Segment) -> list[_Tensor]:
     return tensors
 
 
-class _DividedPart(Divisible):
-    """A part that is divided by the channels of a tensor."""
-
-    def __init__(self, space: DesignSpace, part: Segment, alone_ms: Sequence[float], tensor: _Tensor) -> None:
-        self.space, self.tensor, self.end, self.alone_ms = space, tensor, part, alone_ms
-        self.join, self.in_elements = tensor.join, prod(part.graph.input.shape)
-        # in sums the first processor adds the terms that count once
-        self.symmetric = tensor.join != HIDDEN
-        if tensor.tail is not None:
-            self.after_ms = space.costs.whole(tensor.tail, space.costs.host).ms
-
-    @property
-    def segment(self) -> Segment:
-        return self.tensor.segment
-
-    def unit(self, order: Sequence[str]) -> int:
-        """Return the number of channels per step; the remainder after the last whole step belongs to the last branch."""
-        return lcm(self.tensor.step, *(self.space.costs.align(name) for name in order))
-
-    def complete(self, options: SegmentOptions) -> SegmentOptions:
-        """Return the options with the time and numbers of the tail on the host added."""
-        if self.tensor.tail is None:
-            return options
-        host, tail = self.space.costs.host, self.space.costs.whole(self.tensor.tail, self.space.costs.host)
-
-        def busy() -> dict[str, Floats]:
-            current = options.busy()
-            return {**current, host: current.get(host, np.zeros(len(options.macs))) + tail.ms}
-
-        ms, macs, params = options.ms + tail.ms, options.macs + tail.macs, options.params + tail.params
-        return replace(options, tail=self.tensor.tail, ms=ms, macs=macs, params=params, busy=busy)
-
-
 class _ChannelCandidates(RangeCandidates):
     def __init__(self, parts: PartSpace) -> None:
         super().__init__(parts.space, DIVISION.word)
@@ -345,32 +305,57 @@ class _ChannelCandidates(RangeCandidates):
         """Yield options for each divisible part on each sequence of processors, with the index of the part."""
         tensors, host = self.space.costs.cache_of("divided tensors"), self.space.costs.host
         structures = [structure(part.graph) for part in self.parts.parts]
-        divided_parts: dict[Structure, list[_DividedPart]] = {}
+        divided_parts: dict[Structure, list[Divisible]] = {}
         for index, (part, key) in enumerate(zip(self.parts.parts, structures, strict=True)):
             if key not in tensors:
                 tensors[key] = _tensors(self.parts.graph, part)
             if key not in divided_parts:
                 usable = [tensor for tensor in tensors[key] if tensor.tail is None or host in self.space.processors]
-                divided_parts[key] = [_DividedPart(self.space, part, self.parts.alone_ms(index, index), tensor) for tensor in usable]
+                divided_parts[key] = [self._divisible(part, self.parts.alone_ms(index, index), tensor) for tensor in usable]
         options: dict[int, list[SegmentOptions]] = {}
         for divided_part, candidate in self.options([divided_part for parts in divided_parts.values() for divided_part in parts]):
-            options.setdefault(id(divided_part), []).append(divided_part.complete(candidate))
+            options.setdefault(id(divided_part), []).append(self._with_tail(divided_part.of.tail, candidate))
         for index, key in enumerate(structures):
             for candidate in (candidate for divided_part in divided_parts[key] for candidate in options.get(id(divided_part), ())):
                 segment, tail = _sections(self.parts.graph, self.parts.parts[index], candidate.join)
                 yield index, self.space.apply_rules(replace(candidate, segment=segment, tail=tail))
 
-    def units(self, divisible: _DividedPart, order: Sequence[str]) -> int:
-        return -(-divisible.tensor.channels // divisible.unit(order))
+    def _divisible(self, part: Segment, alone_ms: Sequence[float], tensor: _Tensor) -> Divisible:
+        costs, tail = self.space.costs, tensor.tail
+        after_ms = costs.whole(tail, costs.host).ms if tail is not None else 0.0
+        # in sums the first processor adds the terms that count once
+        symmetric = tensor.join != HIDDEN
+        return Divisible(tensor, tensor.join, lambda: tensor.segment, part, prod(part.graph.input.shape), alone_ms, after_ms, symmetric)
 
-    def branches(self, order: Sequence[str], requests: Sequence[tuple[_DividedPart, Sequence[Split]]]) -> list[SplitBranches]:
+    def _with_tail(self, tail: Segment | None, options: SegmentOptions) -> SegmentOptions:
+        """Return the options with the time and numbers of the tail on the host added."""
+        if tail is None:
+            return options
+        host, cost = self.space.costs.host, self.space.costs.whole(tail, self.space.costs.host)
+
+        def busy() -> dict[str, Floats]:
+            current = options.busy()
+            return {**current, host: current.get(host, np.zeros(len(options.macs))) + cost.ms}
+
+        ms, macs, params = options.ms + cost.ms, options.macs + cost.macs, options.params + cost.params
+        return replace(options, tail=tail, ms=ms, macs=macs, params=params, busy=busy)
+
+    def _unit(self, tensor: _Tensor, order: Sequence[str]) -> int:
+        """Return the number of channels per step; the remainder after the last whole step belongs to the last branch."""
+        return lcm(tensor.step, *(self.space.costs.align(name) for name in order))
+
+    def units(self, divisible: Divisible, order: Sequence[str]) -> int:
+        tensor: _Tensor = divisible.of
+        return -(-tensor.channels // self._unit(tensor, order))
+
+    def branches(self, order: Sequence[str], requests: Sequence[tuple[Divisible, Sequence[Split]]]) -> list[SplitBranches]:
         requested: list[tuple[_Tensor, dict[Split, list[Channels]]]] = []
         costs = self.space.costs
         rounded = any(costs.precision.get(name) == "int8" for name in order)
-        for divided_part, splits in requests:
+        for divisible, splits in requests:
             # export keeps a partial sum in fp32, so it would take longer than predicted in int8
-            allowed, tensor = () if rounded and divided_part.join == HIDDEN else splits, divided_part.tensor
-            ranges = {split: tensor.ranges(split, divided_part.unit(order)) for split in allowed}
+            allowed, tensor = () if rounded and divisible.join == HIDDEN else splits, divisible.of
+            ranges = {split: tensor.ranges(split, self._unit(tensor, order)) for split in allowed}
             requested.append((tensor, {split: parts for split, parts in ranges.items() if None not in map(tensor.graph, parts)}))
         for at, processor in enumerate(order):
             graphs = {(id(tensor), ranges[at]): tensor.graph(ranges[at]) for tensor, divided in requested for ranges in divided.values()}

@@ -135,15 +135,6 @@ MAX_TRIED = 4000
 MAX_TASKS = 2000
 
 
-@dataclass(frozen=True)
-class Placement:
-    """A placement of tasks on processors."""
-
-    processors: tuple[int, ...]  # Number of the processor of each task.
-    order: tuple[int, ...]  # Tasks in the order in which processors prefer them.
-    ms: float  # Time until the last task has ended.
-
-
 class PlacementProblem:
     """Tasks to place, with their times on each processor while others compute, ms (tasks × processors).
 
@@ -209,14 +200,18 @@ def ranks(problem: PlacementProblem) -> list[float]:
     return result
 
 
-def place(problem: PlacementProblem) -> Placement:
-    """Return the fastest found placement: starts are list scheduling and each processor alone, each improved by moves."""
+def place(problem: PlacementProblem) -> tuple[list[int], list[int], float]:
+    """Return the fastest found placement: starts are list scheduling and each processor alone, each improved by moves.
+
+    Returns:
+        The number of the processor of each task, the tasks in the order in which processors prefer them, and the time of all tasks, ms.
+    """
     rank, last = ranks(problem), len(problem.tasks) - 1
     order = sorted(range(last + 1), key=lambda task: (-rank[task], task))
     starts = [_list_schedule(problem, order), *([processor] * last + [problem.end] for processor in range(problem.count))]
     moves = list(product(dict.fromkeys(_neighbour_moves(problem.tasks)), range(problem.count)))
     tried = 0
-    placed: list[Placement] = []
+    best, best_ms = starts[0], np.inf
     for processors in starts:
         ms, improved = problem.time(processors, order), True
         while improved and tried < MAX_TRIED:
@@ -231,9 +226,9 @@ def place(problem: PlacementProblem) -> Placement:
                     time = problem.time(changed, order)
                     if time < ms - TIE:
                         processors, ms, improved = changed, time, True
-        if not placed or ms < placed[-1].ms - TIE:
-            placed.append(Placement(tuple(processors), tuple(order), ms))
-    return placed[-1]
+        if ms < best_ms - TIE:
+            best, best_ms = processors, ms
+    return best, order, best_ms
 
 
 def _list_schedule(problem: PlacementProblem, order: Sequence[int]) -> list[int]:
@@ -339,23 +334,25 @@ def placed_candidates(space: DesignSpace, segment: Segment, alone_ms: Sequence[f
     for holder in space.holders:
         for end in range(len(space.processors)):
             problem = PlacementProblem(tasks, ms, lambda tensor, a, b: moving(tensor, names[a], names[b]), names.index(holder), end)
-            placed = place(problem)
-            scales = portions(problem, placed, space, segment)
+            processors, order, _ = place(problem)
+            scales = portions(problem, processors, order, space, segment)
             key = tuple((scale.processor, _ends(scale)) for scale in scales)
             if len({scale.processor for scale in scales}) > 1 and key not in result:
                 result[key] = _candidates(space, segment, scales, alone_ms, moving)
     return [options for options in result.values() if np.isfinite(options.ms).any()]
 
 
-def portions(problem: PlacementProblem, placed: Placement, space: DesignSpace, segment: Segment) -> list[BranchScale]:
-    """Return the portions of a placement, in a valid execution order.
+def portions(
+    problem: PlacementProblem, processors: Sequence[int], order: Sequence[int], space: DesignSpace, segment: Segment
+) -> list[BranchScale]:
+    """Return the portions of a placement (the first two results of `place`), in a valid execution order.
 
     At first a portion begins where a task reads from another processor, and ends where a task passes a tensor on.
     This delays no transfer. Then neighbours are merged as long as this costs no time.
     """
-    tasks, processors = problem.tasks, placed.processors
-    scheduled = schedule(problem.jobs([(task,) for task in placed.order], processors))
-    begun = [placed.order[i] for i in sorted(range(len(tasks)), key=lambda i: (scheduled.starts[i], scheduled.ends[i], i))]
+    tasks = problem.tasks
+    scheduled = schedule(problem.jobs([(task,) for task in order], processors))
+    begun = [order[i] for i in sorted(range(len(tasks)), key=lambda i: (scheduled.starts[i], scheduled.ends[i], i))]
     groups: list[list[int]] = []
     last_on: dict[int, list[int]] = {}
     for task in stable_order({task: tasks.sources[task] for task in begun}):

@@ -7,7 +7,7 @@ are the halo, which is computed twice. Any run of parts may be computed in bands
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import prod
 
 import msgspec
@@ -132,7 +132,6 @@ class _BandedPart:
 
     def __init__(self, graph: OpGraph) -> None:
         self.graph = graph
-        self.rows = height(graph.by_name[graph.output].shape)
         self._steps: dict[tuple[object, ...], _Step] = {}
 
     @memoised
@@ -180,10 +179,6 @@ class BandCosts:
         self._parts: list[_BandedPart] = [known.setdefault(structure(part.graph), _BandedPart(part.graph)) for part in parts]
         self._costs: dict[tuple[str, _Band], BranchCost] = {}
 
-    def rows(self, last: int) -> int:
-        """Return the number of rows of a part's output."""
-        return self._parts[last].rows
-
     @memoised
     def band(self, first: int, last: int, start: int, stop: int) -> _Band | None:
         """Return the band of a run for output rows `start` up to `stop`; None if an operator would read no row for it."""
@@ -222,19 +217,6 @@ class BandCosts:
 
 #: Maximum multiply-accumulates that the two halves of a run repeat, as a share of the run's.
 MAX_HALO = 0.5
-
-
-class _BandedRun(Divisible):
-    join = "rows"
-
-    def __init__(self, parts: PartSpace, first: int, last: int) -> None:
-        self.parts, self.first, self.last = parts, first, last
-        self.end, self.alone_ms = parts.parts[last], parts.alone_ms(first, last)
-        self.in_elements = prod(parts.parts[first].graph.input.shape)
-
-    @property
-    def segment(self) -> Segment:
-        return self.parts.segment(self.first, self.last)
 
 
 class BandCandidates(RangeCandidates):
@@ -277,20 +259,17 @@ class BandCandidates(RangeCandidates):
             return None
         return sum(band.macs for band in halves) / macs - 1 if macs else 0.0
 
-    def units(self, divisible: _BandedRun, order: Sequence[str]) -> int:
+    def units(self, divisible: Divisible, order: Sequence[str]) -> int:
         """Return the number of rows of the run's output."""
-        return self.bands.rows(divisible.last)
+        return height(divisible.end.graph.by_name[divisible.end.end].shape)
 
-    def branches(self, order: Sequence[str], requests: Sequence[tuple[_BandedRun, Sequence[Split]]]) -> list[SplitBranches]:
+    def branches(self, order: Sequence[str], requests: Sequence[tuple[Divisible, Sequence[Split]]]) -> list[SplitBranches]:
         """Return the costs of the bands of each run at each split."""
         eligible: list[dict[Split, list[_Band]]] = []
         for run, splits in requests:
-            rows = self.bands.rows(run.last)
-            divided = {}
+            (first, last), rows, divided = run.of, self.units(run, order), {}
             for split in splits:
-                bands = [
-                    band for rows_of in band_ranges(rows, split) if (band := self.bands.band(run.first, run.last, *rows_of)) is not None
-                ]
+                bands = [band for rows_of in band_ranges(rows, split) if (band := self.bands.band(first, last, *rows_of)) is not None]
                 if len(bands) == len(order):
                     divided[split] = bands
             eligible.append(divided)
@@ -300,8 +279,12 @@ class BandCandidates(RangeCandidates):
 
     def candidates(self) -> list[tuple[int, SegmentOptions]]:
         """Return options for all runs in bands, each with the index of its first part."""
-        runs = [_BandedRun(self.parts, *run) for run in self.runs]
-        return [(run.first, self.parts.run_options(options, run.first, run.last)) for run, options in self.options(runs)]
+        parts, runs = self.parts, []
+        for first, last in self.runs:
+            read = prod(parts.parts[first].graph.input.shape)
+            segment = partial(parts.segment, first, last)
+            runs.append(Divisible((first, last), "rows", segment, parts.parts[last], read, parts.alone_ms(first, last)))
+        return [(run.of[0], parts.run_options(options, *run.of)) for run, options in self.options(runs)]
 
 
 class _RowBands(Division):

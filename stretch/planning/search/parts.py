@@ -4,7 +4,7 @@ An option with scaled copies spans all parts of its stage. `stretch.planning.div
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import combinations, groupby, pairwise, permutations, product
@@ -328,20 +328,18 @@ SplitBranches = dict[Split, list[BranchCost]]
 MAX_SLOWDOWN = 1.1
 
 
+@dataclass(frozen=True, eq=False)
 class Divisible:
     """A part, or a run of parts, that several processors may compute in ranges of rows or channels."""
 
+    of: Any  # Subject of the division: for rows the first and last part, for channels the tensor.
     join: JoinKind  # Join of the branches.
+    segment: Callable[[], Segment]  # Returns the segment that is divided.
     end: Segment  # A segment with the same end.
     in_elements: int  # Elements of the input tensor.
     alone_ms: Sequence[float]  # Time of the undivided part on each processor of the space.
     after_ms: float = 0.0  # Time that the host computes after the branches have met.
     symmetric: bool = True  # Whether the reverse order of processors costs the same; else only the first processor matters.
-
-    @property
-    def segment(self) -> Segment:
-        """The segment that is divided."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -364,14 +362,14 @@ class RangeCandidates(ABC):
         self.space, self.division = space, division
 
     @abstractmethod
-    def units(self, divisible: Any, order: Sequence[str]) -> int:
+    def units(self, divisible: Divisible, order: Sequence[str]) -> int:
         """Return the number of rows, or steps of channels, that a part may be divided into."""
 
     @abstractmethod
-    def branches(self, order: Sequence[str], requests: Sequence[tuple[Any, Sequence[Split]]]) -> list[SplitBranches]:
+    def branches(self, order: Sequence[str], requests: Sequence[tuple[Divisible, Sequence[Split]]]) -> list[SplitBranches]:
         """Return the branches of several parts at their splits, without splits that leave a branch empty."""
 
-    def options(self, divisibles: Sequence[Divisible]) -> list[tuple[Any, SegmentOptions]]:
+    def options(self, divisibles: Sequence[Divisible]) -> list[tuple[Divisible, SegmentOptions]]:
         """Return the options of each part on each sequence of processors; more branches are only tried if fewer pay."""
         processors, result = self.space.processors, []
         for count in range(2, len(processors) + 1):
@@ -387,7 +385,7 @@ class RangeCandidates(ABC):
             divisibles = list(dict.fromkeys(item.divisible for item in refined))
             for item in refined:
                 divisible, times, rows = item.divisible, (item.computed, item.moved), list(item.rows.values())
-                options = part_options(self.space, divisible.segment, divisible.join, rows, self.division, times)
+                options = part_options(self.space, divisible.segment(), divisible.join, rows, self.division, times)
                 result.append((divisible, replace(options, alone_ms=min(divisible.alone_ms))))
         return result
 

@@ -366,14 +366,11 @@ class DesignSpace:
             return options.alone_ms
         return min(self.costs.whole(options.segment, p).ms for p in options.processors)
 
-    def output_moves(self, holder: str) -> dict[str, float]:
-        """Return the transfer times of the network's output from its holder to the host, ms by link."""
-        last = self.segments[-1]
-        return self.costs.moves(holder, self.costs.host, prod(last.graph.by_name[last.end].shape))
-
     def finish_ms(self, holder: str) -> float:
-        """Return the time of the output's transfer plus the host's constant per inference, ms."""
-        return sum(self.output_moves(holder).values()) + self.costs.handover(self.costs.host).ms
+        """Return the time of the output's transfer from its holder to the host plus the host's constant per inference, ms."""
+        last, host = self.segments[-1], self.costs.host
+        moved_ms: float = self.costs.transfer(holder, host, prod(last.graph.by_name[last.end].shape))
+        return moved_ms + self.costs.handover(host).ms
 
     def undivided(self, segment: Segment, processor: str, arriving: int, dropped: tuple[int, ...] = ()) -> SegmentOptions:
         """Return the option of an undivided segment on one processor, without `dropped` blocks, whose MACs still count."""

@@ -288,9 +288,9 @@ def stretched_rows(plan: "PlanResult") -> tuple[list[StretchedRow], list[str]]:
         else:
             rows.append(_row(segment, processors, scale))
     flush()
-    for side in plan.run.sides:
-        name, operators = side.time.scale.processor, sum(op.kind != "input" for op in side.graph.ops)
-        box = Box(name, processors.index(name), f"{name}: {side.time.ms:.2f} ms", "chain")
+    for side, time in plan.run.sides:
+        name, operators = time.scale.processor, sum(op.kind != "input" for op in side.ops)
+        box = Box(name, processors.index(name), f"{name}: {time.ms:.2f} ms", "chain")
         rows.append(StretchedRow(side.name, "beside", f"{operators} operators", 1, _BLOCK, [box], ""))
     return rows, processors
 

@@ -41,13 +41,13 @@ def test_part_starts_after_its_inputs_and_alone_on_its_processor(module, places)
         start = row.start_ms + row.branches[0].start_ms
         written[row.design.end] = start + row.branches[0].total_ms
         busy.append((row.branches[0].scale.processor, start, written[row.design.end]))
-    for side in run.sides:
-        written.update(dict.fromkeys(side.graph.outputs, side.end_ms))
-        busy.append((side.time.scale.processor, side.time.start_ms, side.end_ms))
+    for side, time in run.sides:
+        written.update(dict.fromkeys(side.outputs, time.start_ms + time.total_ms))
+        busy.append((time.scale.processor, time.start_ms, time.start_ms + time.total_ms))
     for row in run.segments:
         assert row.start_ms + row.branches[0].start_ms >= written[row.design.start] - 1e-9
-    for side in run.sides:
-        assert all(side.time.start_ms >= written[op.name] - 1e-9 for op in side.graph.inputs)
+    for side, time in run.sides:
+        assert all(time.start_ms >= written[op.name] - 1e-9 for op in side.inputs)
     for processor in ("cpu", "gpu"):
         spans = sorted((a, b) for place, a, b in busy if place == processor)
         assert all(a[1] <= b[0] + 1e-9 for a, b in pairwise(spans))

@@ -274,15 +274,15 @@ def inverted(*, gate=False, groups=24, relu=False, skip=True):
 
 def test_hidden_tensor_is_the_input_of_the_projection_or_of_the_most_expensive_term():
     graph = inverted()
-    hidden = find_hidden(graph)
-    assert (graph.by_name[hidden.tensor].shape[1], graph.by_name[hidden.projection].shape[1]) == (24, 8)
-    assert [graph.by_name[name].kind for name in hidden.tail] == ["batch_norm", "add"]
-    assert divided_tensor(graph, hidden=True) == hidden.tensor
+    hidden, projection, tail = find_hidden(graph)
+    assert (graph.by_name[hidden].shape[1], graph.by_name[projection].shape[1]) == (24, 8)
+    assert [graph.by_name[name].kind for name in tail] == ["batch_norm", "add"]
+    assert divided_tensor(graph, hidden=True) == hidden
     net = Net(1, 8, 10, 10)
     body = net.conv(8, 3, act=None, source=net.conv(32, 3))
     total = net.add("add", net.conv(8, act=None, source="input"), body)
     graph = net.graph("block")
-    assert (total, graph.by_name[find_hidden(graph).tensor].shape[1]) == (graph.output, 32)
+    assert (total, graph.by_name[find_hidden(graph)[0]].shape[1]) == (graph.output, 32)
 
 
 def mixed(kind, **attrs):
@@ -328,6 +328,6 @@ def test_operator_that_prevents_a_division_is_named(graph, hidden, reason):
 def test_dense_convolution_needs_all_input_channels():
     graph = inverted()
     needed = needed_channels(graph, {graph.output: Channels(2, 5)})
-    hidden = find_hidden(graph)
-    assert (needed[hidden.tensor], needed[hidden.projection]) == (Channels(0, 24), Channels(2, 5))
+    hidden, projection, _ = find_hidden(graph)
+    assert (needed[hidden], needed[projection]) == (Channels(0, 24), Channels(2, 5))
     assert needed["input"] == Channels(0, 8)
