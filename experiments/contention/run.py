@@ -158,12 +158,12 @@ def main(words: list[str] | None = None) -> None:
         ],
         "decisions": [
             {
-                "after inference": item.decision.inference,
-                "what": item.decision.kind,
-                "plan": item.decision.after,
-                "why": item.decision.reason,
+                "after inference": decision.inference,
+                "what": decision.kind,
+                "plan": decision.after,
+                "why": decision.reason,
             }
-            for item in changed.decisions
+            for _, decision in changed.decisions
         ],
         "latencies": [
             {"inference": number} | {name: round(item.latencies_ms[number], 3) for name, item in listed.items()}

@@ -146,20 +146,12 @@ class ConcurrentWorkload:
     deadline_ms: float | None = None  # Allowed latency; None for any.
 
 
-@dataclass(frozen=True)
-class AlternativeBundle:
-    """Another plan of the network."""
-
-    name: str  # Name of the plan.
-    bundle: Bundle  # Bundle of the plan.
-
-
-def parse_alternative(text: str, bundle: Bundle) -> AlternativeBundle:
-    """Return an alternative plan from its form on the command line."""
+def parse_alternative(text: str, bundle: Bundle) -> tuple[str, Bundle]:
+    """Return the name and the bundle of an alternative plan from its form on the command line."""
     names = [word.strip() for word in text.split(",")]
     if set(names) <= {entry.processor for entry in bundle.manifest.subgraphs}:
-        return AlternativeBundle(f"{bundle.path} on {','.join(names)}", replace(bundle, manifest=_on_processors(bundle.manifest, names)))
-    return AlternativeBundle(text, load_bundle(Path(text), check_hashes=True))
+        return f"{bundle.path} on {','.join(names)}", replace(bundle, manifest=_on_processors(bundle.manifest, names))
+    return text, load_bundle(Path(text), check_hashes=True)
 
 
 def parse_workload(text: str) -> ConcurrentWorkload:
@@ -209,11 +201,11 @@ def _check(bundle: Bundle, device: DeviceProfile, scene: Scene, request: "Simula
                 f"{workload.bundle.path} was planned for {planned}, {bundle.path} for {bundle.manifest.device}",
                 "name the device to simulate them on with --device",
             )
-    for alternative in request.alternatives:
-        for kind, first, second in _comparable_facts(bundle.manifest, alternative.bundle.manifest):
+    for name, alternative in request.alternatives:
+        for kind, first, second in _comparable_facts(bundle.manifest, alternative.manifest):
             if first != second:
                 raise UsageError(
-                    f"{alternative.name} cannot take the place of {bundle.path}: its {kind} is {second}, not {first}",
+                    f"{name} cannot take the place of {bundle.path}: its {kind} is {second}, not {first}",
                     "alternatives are plans of the same network for the same device, as of `stretch branch MODEL --processors cpu,dsp`",
                 )
     for path, arrivals in ((bundle.path, scene.arrivals), *((workload.bundle.path, workload.arrivals) for workload in request.workloads)):
@@ -247,7 +239,7 @@ class SimulationRequest:
     arrivals: str | None = None  # Arrivals in the form of the command line.
     deadline_ms: float | None = None  # Allowed latency; None for any.
     trace: Path | None = None  # File for the timeline.
-    alternatives: tuple[AlternativeBundle, ...] = ()  # Other plans of the network, among which a policy chooses (`scheduler.adapt`).
+    alternatives: tuple[tuple[str, Bundle], ...] = ()  # Names and bundles of other plans, among which a policy chooses (`scheduler.adapt`).
     workloads: tuple[ConcurrentWorkload, ...] = ()  # Concurrent workloads on the same processors.
     thermal: Thermal | None = None  # Thermal model of the chip; None for no temperature.
     shared: bool = False  # Whether bundles take turns on processors as in a `Scheduler`.
@@ -281,8 +273,8 @@ def simulate(
     shared = request.shared or request.admit
     has_contention = scene.in_flight > 1 or bool(request.workloads)
     networks = [
-        prepare(alternative.bundle, device, has_contention, warnings, alternative.name)
-        for alternative in (AlternativeBundle(str(bundle.path), bundle), *request.alternatives)
+        prepare(alternative, device, has_contention, warnings, name)
+        for name, alternative in ((str(bundle.path), bundle), *request.alternatives)
     ]
     concurrent = [prepare(workload.bundle, device, True, warnings) for workload in request.workloads]
     in_flight = scene.in_flight if shared else 1
@@ -451,7 +443,7 @@ def _answer(
             SimulatedPlan(bundle=name, makespan_ms=ms, inferences=count)
             for (name, count), ms in zip(first.ran.items(), alone_ms, strict=False)
         ),
-        decisions=tuple(_decision(timed.decision, timed.at_ms) for timed in first.decisions),
+        decisions=tuple(_decision(decision, at_ms) for at_ms, decision in first.decisions),
         beside=tuple(
             _workload(workload, ms, served)
             for workload, ms, served in zip(request.workloads, alone_ms[len(first.ran) :], simulated.clients[1:], strict=True)

@@ -57,14 +57,6 @@ class TurnTaking:
     patience_ms: float = PATIENCE_MS  # Patience as in `scheduler.runtime.machine.Machine`.
 
 
-@dataclass(frozen=True)
-class TimedDecision:
-    """A decision of the policy, with its time."""
-
-    at_ms: float  # Time on the simulation's clock.
-    decision: PlanDecision  # The decision and its reason.
-
-
 class SimulatedStep:
     """A step of a lane on a queue, started once per inference."""
 
@@ -236,7 +228,7 @@ class ClientRun:
         self._expected = {network.name: alternative_of(network).computing_ms for network in networks}
         self._state = None if policy is None else policy.begin()
         self.engine = self.engines[networks[0].name if self._state is None else self._state.current]
-        self.decisions: list[TimedDecision] = []
+        self.decisions: list[tuple[float, PlanDecision]] = []
         self._probes: list[ProbeRun] = []
         self.requested = self.ended = 0
         self._factors = {name: scene.factors(len(engine.columns), number) for name, engine in self.engines.items()}
@@ -304,7 +296,7 @@ class ClientRun:
         self._state, decision = self.policy.after(self._state, event)
         if decision is None:
             return
-        self.decisions.append(TimedDecision(now, decision))
+        self.decisions.append((now, decision))
         self.engine = self.engines[self._state.current]
         if decision.probe is not None:
             self._probes.append(ProbeRun(decision.probe, now, rates[decision.probe.processor]))
@@ -325,7 +317,7 @@ class ClientResult:
     latencies_ms: tuple[float, ...]  # Latencies of completed inferences, in the order of their requests.
     ran: Mapping[str, int]  # Number of inferences by network.
     traces: tuple[Trace, ...]  # Traces of the first inferences.
-    decisions: tuple[TimedDecision, ...]  # Decisions of the policy, in order.
+    decisions: tuple[tuple[float, PlanDecision], ...]  # Decisions of the policy, in order, each after its time on the clock, ms.
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,9 @@
 import hashlib
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Generic, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
@@ -23,20 +22,11 @@ DROP_RATIO = 1.5
 BETTER = 0.97
 
 
-@dataclass(frozen=True)
-class Quickest(Generic[T]):
-    """The fastest candidate."""
-
-    best: T | None  # Fastest candidate; None if none is faster than the default.
-    best_ms: float  # Its shortest time, or the default's.
-    default_ms: float  # Shortest time of the default.
-
-
 def quickest(
     candidates: Sequence[T],
     measure: Callable[[T | None], float | None],
     out_of_time: Callable[[], bool] = lambda: False,
-) -> Quickest[T]:
+) -> tuple[T | None, float, float]:
     """Measure candidates against the default in turns, and return the fastest; never one that is slower than the default.
 
     Paper 002 times each candidate once and takes the first of the fastest. On a
@@ -45,6 +35,9 @@ def quickest(
 
     Args:
         measure: Returns the ms of a candidate, or of the default for None; returns None if the device refuses the candidate.
+
+    Returns:
+        The fastest candidate, None if none is faster than the default; its shortest time, or the default's; and the default's, ms.
     """
     trials = [partial(measure, candidate) for candidate in (None, *candidates)]
     times = race(trials, REPEATS, DROP_RATIO, out_of_time=out_of_time)
@@ -53,8 +46,8 @@ def quickest(
     default = times.pop(0)
     best = min(times, key=lambda i: (times[i], i), default=None)
     if best is None or times[best] > BETTER * default:
-        return Quickest(None, default, default)
-    return Quickest(candidates[best - 1], times[best], default)
+        return None, default, default
+    return candidates[best - 1], times[best], default
 
 
 def race(

@@ -4,7 +4,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +30,6 @@ Array = NDArray[Any]
 SECONDS = 60.0
 
 
-@dataclass(frozen=True)
-class MeasuredFiles:
-    """Result of running a bundle."""
-
-    agreement: BundleAgreement  # Agreement with the original.
-    kept: dict[str, str]  # Subgraphs that stayed in fp32 although another precision is planned, with the reason.
-    left: int  # Number of images that were left out for lack of time.
-
-
 def measure_files(
     bundle: Bundle,
     original: Net,
@@ -48,7 +39,7 @@ def measure_files(
     *,
     seconds: float = SECONDS,
     progress: Progress = silent,
-) -> MeasuredFiles:
+) -> tuple[BundleAgreement, dict[str, str], int]:
     """Convert a bundle's subgraphs to their planned precisions and compare the result with the original.
 
     Ranges of int8 come from `fitted`, as in `stretch export`; images for the comparison are not used for them.
@@ -58,6 +49,10 @@ def measure_files(
     Args:
         fitted: Images for the ranges, of the input's shape.
         mapping: Delegates by processor, such as ``{"dsp": "dsp"}`` for the DSP's simulator.
+
+    Returns:
+        The agreement with the original, the subgraphs that stayed in fp32 although another precision is planned, with the reason,
+        and the number of images that were left out for lack of time.
     """
     manifest = bundle.manifest
     kept: dict[str, str] = {}
@@ -84,7 +79,7 @@ def measure_files(
         precisions=_precisions(lowered.manifest),
         delegates=delegates,
     )
-    return MeasuredFiles(agreement, kept, len(held_back) - evaluation.images)
+    return agreement, kept, len(held_back) - evaluation.images
 
 
 def _lower_bundle(bundle: Bundle, folder: Path, fitted: Sequence[Array], kept: dict[str, str], progress: Progress) -> Bundle:

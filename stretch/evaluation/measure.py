@@ -219,12 +219,8 @@ MAX_TABLE_BYTES = 256 << 20
 _TABLES = {".csv": ",", ".tsv": "\t"}
 
 
-@dataclass(frozen=True)
-class ImageFile:
-    """A file of images of one class."""
-
-    path: Path  # Path of the file.
-    label: int | None  # Index of the output for its class; None if unknown.
+#: A file of images of one class, and the index of the output for this class; None if unknown.
+ImageFile = tuple[Path, int | None]
 
 
 @dataclass(frozen=True)
@@ -261,9 +257,9 @@ def find_images(path: Path, outputs: int, names: Path | None = None, *, labelled
         raise StretchError(f"{path} has no images", f"images end in {', '.join((*ARRAYS, *PICTURES))}")
     labels_found = sorted({label for _, label in rows if label is not None})
     if not labels_found:
-        return LabelledFiles(tuple(ImageFile(file, None) for file, _ in rows), "none", {})
+        return LabelledFiles(tuple((file, None) for file, _ in rows), "none", {})
     number = _numbers(path, labels_found, outputs, names)
-    files = tuple(ImageFile(file, number[label] if label is not None else None) for file, label in rows)
+    files = tuple((file, number[label] if label is not None else None) for file, label in rows)
     return LabelledFiles(files, source, {number[label]: label for label in labels_found})
 
 
@@ -407,7 +403,7 @@ def images_of(
     files: Sequence[ImageFile], shape: tuple[int, ...], preprocessing: Preprocessing, progress: Progress
 ) -> Iterator[tuple[str, NDArray[Any], int | None]]:
     """Yield the images of the files, which are read lazily."""
-    for file in files:
-        for image in read_images(file.path, shape, preprocessing):
-            yield str(file.path), image, file.label
+    for path, label in files:
+        for image in read_images(path, shape, preprocessing):
+            yield str(path), image, label
         progress("")

@@ -170,15 +170,14 @@ class FileComparison:
             batches = [torch.from_numpy(np.concatenate(chosen[i : i + BATCH])) for i in range(0, len(chosen), BATCH)]
             outputs = [named_outputs(module(batch), self.captured.returned)[0][1] for batch in batches]
         expected = iter(torch.cat(outputs).numpy())
-        measured = measure_files(
+        agreement, kept, left = measure_files(
             bundle, lambda x: next(expected)[None], fitted, chosen, self.mapping, seconds=self.seconds, progress=self.progress
         )
-        reasons = measured.kept.items()
-        self.warnings.extend(f"subgraph `{name}` was run in fp32, not in its planned precision: {reason}" for name, reason in reasons)
-        if measured.left:
-            count = f"{measured.agreement.images} of {len(chosen)}"
+        self.warnings.extend(f"subgraph `{name}` was run in fp32, not in its planned precision: {reason}" for name, reason in kept.items())
+        if left:
+            count = f"{agreement.images} of {len(chosen)}"
             self.warnings.append(f"in the time there is, the bundle's files were run on {count} images")
-        return msgspec.structs.replace(self.agreement, bundle=measured.agreement)
+        return msgspec.structs.replace(self.agreement, bundle=agreement)
 
 
 #: Warning if the refinement did not improve the network.

@@ -48,19 +48,6 @@ class Command:
     memory: Sequence[Any]  # Memory of intermediate tensors, held here because kernels do not keep their arguments alive.
 
 
-@dataclass(frozen=True)
-class CommandSpan:
-    """Start and end of a kernel, in nanoseconds on the device's clock."""
-
-    started: int  # Start of the kernel.
-    ended: int  # End of the kernel.
-
-    @property
-    def ms(self) -> float:
-        """Milliseconds between start and end."""
-        return (self.ended - self.started) / 1e6
-
-
 class OpenCLInvocation(AsyncInvocation):
     """Kernels in an in-order queue, run between handing over the caller's memory and mapping it again.
 
@@ -163,8 +150,8 @@ class OpenCLInvocation(AsyncInvocation):
             return self._enqueued_ns, ended - queued + self._enqueued_ns
         return None
 
-    def spans(self) -> list[CommandSpan]:
-        """Run with an event for each launch, and return start and end of each launch in order."""
+    def launch_ms(self) -> list[float]:
+        """Run with an event for each launch, and return the time of each launch on the device's clock, ms, in order."""
         events: list[Any] = []
 
         def launch() -> None:
@@ -175,7 +162,7 @@ class OpenCLInvocation(AsyncInvocation):
         with self._device.lock:
             self._enqueue(launch)
         self.wait()
-        return [CommandSpan(event.profile.start, event.profile.end) for event in events]
+        return [(event.profile.end - event.profile.start) / 1e6 for event in events]
 
     def fed_ms(self) -> float:
         """Run as `enqueue` does, and return the ms from the start of the first kernel to the end of the last.
@@ -339,7 +326,7 @@ class OpenCLCompiled(Compiled):
             warm_up(invocation.run)
         best = [float("inf")] * len(self.launches)
         for _ in range(runs):
-            best = [min(a, span.ms) for a, span in zip(best, invocation.spans(), strict=True)]
+            best = [min(pair) for pair in zip(best, invocation.launch_ms(), strict=True)]
         if fed and len(best) > 1:
             best = raised(best, median(invocation.fed_ms() for _ in range(2 * runs + 1)))
         return [LaunchTime(launch, ms) for launch, ms in zip(self.launches, best, strict=True)]

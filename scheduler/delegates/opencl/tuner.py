@@ -467,8 +467,9 @@ def tuned_groups(
         if key not in seen and time.monotonic() < end:
             seen.add(key)
             candidates = group_candidates(launch, mode, Limits(timer.most_items(i), pad_to_3d(device.traits.max_sizes[:3])))
-            chosen = quickest(candidates, partial(timer.try_ms, i, launch.local), out_of_time=lambda: time.monotonic() > end)
-            yield TunedGroup(launch, chosen.default_ms, chosen.best_ms, chosen.best)
+            measure = partial(timer.try_ms, i, launch.local)
+            best, best_ms, default_ms = quickest(candidates, measure, out_of_time=lambda: time.monotonic() > end)
+            yield TunedGroup(launch, default_ms, best_ms, best)
         progress(next_launch.kernel if next_launch else "")
 
 

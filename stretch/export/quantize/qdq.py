@@ -2,7 +2,7 @@
 
 import logging
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -124,18 +124,6 @@ METHOD = "static, min-max; activations uint8, weights int8 per channel"
 _PREPARED_TAGS = ("onnx.quant.pre_process", "onnxruntime.quant")
 
 
-class _Samples:
-    """Calibration inputs in the form for ONNX Runtime's quantiser."""
-
-    def __init__(self, model: onnx.ModelProto, samples: Sequence[Sample]) -> None:
-        self._model = model
-        self._left: Iterator[Sample] = iter(samples)
-
-    def get_next(self) -> dict[str, Array] | None:
-        sample = next(self._left, None)
-        return None if sample is None else feed_dict(self._model, sample)
-
-
 def quantise(
     model: onnx.ModelProto, samples: Sequence[Sample], scales: Mapping[str, tuple[Numbers, Numbers]] | None = None
 ) -> onnx.ModelProto:
@@ -154,14 +142,17 @@ def quantise(
     from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config
 
     # ONNX Runtime has no type annotations
-    class Reader(_Samples, CalibrationDataReader):  # type: ignore[misc]
-        """The samples as a subclass that the quantiser accepts."""
+    class Reader(CalibrationDataReader):  # type: ignore[misc]
+        """The samples in the form for the quantiser."""
+
+        def get_next(self) -> dict[str, Array] | None:
+            return next(feeds, None)
 
     folded = _with_input_identity(fold_batch_norms(model))
     prepared = _with_shapes(folded)
     entry = prepared.metadata_props.add()
     entry.key, entry.value = _PREPARED_TAGS
-    reader = Reader(prepared, samples)
+    feeds, reader = (feed_dict(prepared, sample) for sample in samples), Reader()
     logged = logging.root.manager.disable
     # the quantiser warns of axes that it then ignores
     logging.disable(logging.WARNING)

@@ -221,18 +221,13 @@ class Regression:
 LayerTarget = tuple[str, int]
 
 
-@dataclass(frozen=True)
-class Tail:
-    """The affine operators after a layer, up to the first operator that is not affine."""
+def tail_of(graph: OpGraph, layer: str) -> tuple[str, str | None, str | None, str | None]:
+    """Return facts on the affine operators after a layer of a branch, up to the first operator that is not affine.
 
-    end: str  # Name of the last of them; the layer itself if there is none.
-    norm: str | None  # Name of the batch norm among them.
-    add: str | None  # Name of the addition that is the only reader of `end`.
-    skip: str | None  # Name of the other input of that addition.
-
-
-def tail_of(graph: OpGraph, layer: str) -> Tail:
-    """Return the affine tail of one layer of a branch."""
+    Returns:
+        Names of the last of them, or the layer itself; of the batch norm among them; of the addition that is the only reader of the last one;
+        and of the other input of that addition.
+    """
     end, norm = layer, None
     while len(graph.consumers[end]) == 1:
         following = graph.by_name[graph.consumers[end][0]]
@@ -242,10 +237,10 @@ def tail_of(graph: OpGraph, layer: str) -> Tail:
             if following.kind == "add" and len(following.inputs) == 2 and len(set(following.inputs)) == 2:
                 skip = next(name for name in following.inputs if name != end)
                 if graph.by_name[skip].shape == following.shape:
-                    return Tail(end, norm, following.name, skip)
+                    return end, norm, following.name, skip
             break
         end = following.name
-    return Tail(end, norm, None, None)
+    return end, norm, None, None
 
 
 @dataclass(frozen=True)
@@ -292,10 +287,10 @@ class BranchFit:
             count = pixels_for(images, inputs, layer.groups if isinstance(layer, nn.Conv2d) else 1)
             if images * min(count, prod(shape[2:])) < inputs:
                 continue
-            tail = tail_of(graph, name)
-            summed = tail.add is not None and tail.skip is not None and order[tail.skip] < order[name]
-            goal = tail.add if summed and tail.add else tail.end
-            self._goals[name] = _LayerGoal(goal, tail.skip if summed else None, tail.norm, (reproduced[goal], count))
+            end, norm, add, skip = tail_of(graph, name)
+            summed = add is not None and skip is not None and order[skip] < order[name]
+            goal = add if summed and add else end
+            self._goals[name] = _LayerGoal(goal, skip if summed else None, norm, (reproduced[goal], count))
 
     @property
     def layer_targets(self) -> set[LayerTarget]:

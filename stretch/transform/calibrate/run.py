@@ -144,12 +144,11 @@ class NetworkFit:
                 continue
             piece = _segment_for(model, placed, part, family)
             task = FitTask(captured, part, segment, family, piece, original_branch, arriving, original_inputs, self.split, self.ridge, near)
-            fitted = task.calibrate(self.layers, self.choices)
+            before, after, arriving, original_inputs = task.calibrate(self.layers, self.choices)
             if placed is not part:
                 model.segment(placed.name).owner.load_state_dict(piece.owner.state_dict())
             if len(part.branches) > 1:
-                errors.append(SegmentError(part.name, fitted.before, fitted.after))
-            arriving, original_inputs = fitted.outputs, fitted.targets
+                errors.append(SegmentError(part.name, before, after))
         held_back = zip(arriving[self.split.fitted :], original_inputs[self.split.fitted :], strict=True)
         return errors, sum(float((x - y).square().sum(dtype=torch.float64)) for x, y in held_back)
 

@@ -260,7 +260,7 @@ class ChannelChoice:
             return None
         covariance = self._covariances.layers[original]
         weight = self._captured.weights[original]["weight"].detach().flatten(1).double()
-        norm = tail_of(source, name).norm
+        _, norm, *_ = tail_of(source, name)
         if norm is not None:
             # The batch norm is folded, so that errors of a channel are weighted as after the norm.
             numbers = self._captured.weights[matches.get(norm, norm)]
@@ -455,15 +455,6 @@ class Candidate(NamedTuple):
     settings: FitSettings | None = None  # Candidate by which all layers were fitted; None if they were not fitted.
 
 
-class FittedSegment(NamedTuple):
-    """Result of the calibration of a segment."""
-
-    before: float  # Error of the segment as built.
-    after: float  # Error of the best candidate.
-    outputs: list[torch.Tensor]  # Outputs of the calibrated segment, in batches.
-    targets: list[torch.Tensor]  # Outputs of the original segment, in batches.
-
-
 #: Number of images of the fits that rank the candidates, if there are more than twice as many; the best candidate is fitted to all.
 RANKED = 64
 
@@ -490,11 +481,14 @@ class FitTask:
     ridge: float
     near: bool = False
 
-    def calibrate(self, layers: bool, choices: ChoiceSettings) -> FittedSegment:
+    def calibrate(self, layers: bool, choices: ChoiceSettings) -> tuple[float, float, list[torch.Tensor], list[torch.Tensor]]:
         """Keep the candidate with the smallest error on the images for the choice; the unchanged segment is one candidate.
 
         Args:
             layers: Whether layers are fitted; otherwise only statistics and joins are.
+
+        Returns:
+            The errors of the segment as built and of the best candidate, and the outputs of the calibrated and the original segment.
         """
         blocks, settings = self._block_candidates(choices) if layers else [], None
         if blocks and not self.near and self.split.images > 2 * RANKED:
@@ -504,10 +498,10 @@ class FitTask:
         values = self._original_values([settings.blocks] if settings else blocks)
         built, *fitted = self._candidates(values, blocks, choices, settings)
         if not fitted:
-            return FittedSegment(built.error, built.error, [self.segment(x) for x in self.branch_inputs], values.outputs)
+            return built.error, built.error, [self.segment(x) for x in self.branch_inputs], values.outputs
         best = min((built, *fitted), key=_error_of)
         self.segment.load_state_dict(best.state)
-        return FittedSegment(built.error, best.error, rebase_statistics(self.segment, self.branch_inputs), values.outputs)
+        return built.error, best.error, rebase_statistics(self.segment, self.branch_inputs), values.outputs
 
     def _candidates(
         self, values: OriginalValues, blocks: Sequence[list[Matches]], choices: ChoiceSettings, settings: FitSettings | None = None

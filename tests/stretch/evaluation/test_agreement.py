@@ -153,7 +153,7 @@ def test_measured_agreement_is_that_of_the_exported_bundle(tmp_path):
     precision = {"cpu": "int8", "gpu": "fp16"}
     bundle = planned(tmp_path / "b", precision)
     original = Sequential(bundle.file(bundle.manifest.whole)).run
-    agreement = measure_files(bundle, lambda x: original(x) + 1, FITTED, OTHERS).agreement
+    agreement = measure_files(bundle, lambda x: original(x) + 1, FITTED, OTHERS)[0]
     assert agreement.precisions == {name: (current,) for name, current in precision.items()}
     assert agreement.delegates == dict.fromkeys(precision, "cpu")
     export_precision(bundle, tmp_path / "lower", precision, FITTED, "synthetic", Acceptance(0.5))
@@ -171,8 +171,8 @@ def test_measured_agreement_is_that_of_the_exported_bundle(tmp_path):
 def test_bundle_stays_unchanged_and_a_time_limit_bounds_the_images(tmp_path):
     bundle = planned(tmp_path / "b", {"cpu": "int8", "gpu": "fp16"})
     before = {file: file.read_bytes() for file in (tmp_path / "b").rglob("*") if file.is_file()}
-    result = measure_files(bundle, Sequential(bundle.file(bundle.manifest.whole)).run, FITTED, OTHERS, seconds=0.0)
-    assert (result.agreement.images, result.left, result.kept) == (1, len(OTHERS) - 1, {})
+    agreement, kept, left = measure_files(bundle, Sequential(bundle.file(bundle.manifest.whole)).run, FITTED, OTHERS, seconds=0.0)
+    assert (agreement.images, left, kept) == (1, len(OTHERS) - 1, {})
     assert before == {file: file.read_bytes() for file in (tmp_path / "b").rglob("*") if file.is_file()}
 
 
@@ -183,10 +183,10 @@ def test_subgraph_without_a_form_in_the_precision_runs_in_fp32_and_is_named(tmp_
     weight = next(tensor for tensor in model.graph.initializer if len(tensor.dims) == 4)
     weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) * np.float32(1e7), weight.name))
     onnx.save(model, bundle.file(large.file))
-    result = measure_files(bundle, Sequential(bundle.file(bundle.manifest.whole)).run, FITTED, OTHERS)
-    assert result.kept.keys() == {large.name}
-    assert "which fp16 does not hold" in result.kept[large.name]
-    assert result.agreement.precisions["cpu"] == ("fp16", "fp32")
+    agreement, kept, _ = measure_files(bundle, Sequential(bundle.file(bundle.manifest.whole)).run, FITTED, OTHERS)
+    assert kept.keys() == {large.name}
+    assert "which fp16 does not hold" in kept[large.name]
+    assert agreement.precisions["cpu"] == ("fp16", "fp32")
 
 
 def agreement_of(scores, originals, labels):
@@ -253,7 +253,7 @@ def folder(path, names):
 
 
 def labels(result, path):
-    return {file.path.relative_to(path).as_posix(): file.label for file in result.files}
+    return {file.relative_to(path).as_posix(): label for file, label in result.files}
 
 
 @pytest.mark.parametrize(
@@ -289,12 +289,12 @@ def test_table_names_files_next_to_it(tmp_path, name, comma, heading):
 @pytest.mark.parametrize(("names", "labelled"), [(["a.npy", "b.npy"], True), (["x/a.npy", "b.npy"], False)])
 def test_folder_without_subfolders_or_with_labels_turned_off_has_no_labels(tmp_path, names, labelled):
     images = find_images(folder(tmp_path, names), 10, labelled=labelled)
-    assert (images.labels, [file.label for file in images.files]) == ("none", [None, None])
+    assert (images.labels, [label for _, label in images.files]) == ("none", [None, None])
 
 
 def test_limit_is_spread_over_the_classes(tmp_path):
     images = find_images(folder(tmp_path, [f"{c}/{i:02}.npy" for c in range(4) for i in range(25)]), 4)
-    assert [file.label for file in images.spread(8)] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert [label for _, label in images.spread(8)] == [0, 0, 1, 1, 2, 2, 3, 3]
     assert images.spread(None) == images.spread(1000) == images.files
 
 
