@@ -112,7 +112,7 @@ class Job(Seed):
         config = self.config(epochs.original, RATE, warmup_epochs=2.0)
         self.captured, history = self.trained(network(), NAME, out / f"original-{seed}.safetensors", config)
         if history is not None:
-            self.add("original", "original", history.accuracy, sum(e.seconds for e in history.epochs))
+            self.add("original", "original", history[-1].accuracy, sum(e.seconds for e in history))
 
     def config(self, epochs: int, rate: float, **more: Any) -> Any:
         """Return the configuration of a run with this many epochs."""
@@ -170,7 +170,7 @@ class Job(Seed):
         train_side_by_side(list(runs.values()), evaluate_every=max(self.epochs))
         for what, run in runs.items():
             # in fp32, like the other rows
-            self.add(case.name, what, self.accuracy(run.model), sum(e.seconds for e in run.history.epochs))
+            self.add(case.name, what, self.accuracy(run.model), sum(e.seconds for e in run.history))
 
 
 def job(seed: int, data: Path, out: Path, epochs: Epochs) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from stretch.network.capture import Captured
     from stretch.planning.design.branch_design import BranchDesign
-    from stretch.train.loop import History
+    from stretch.train.loop import Epoch
     from stretch.train.recipe import TrainConfig
     from stretch.transform import BranchedModel
 
@@ -75,7 +75,7 @@ class Seed:
         self.images = [self.normalise(part) for part in train_set.images[choice.to(self.device)].split(256)]
         self.rows: list[dict[str, Any]] = []
 
-    def trained(self, module: "nn.Module", name: str, weights: Path, config: "TrainConfig") -> "tuple[Captured, History | None]":
+    def trained(self, module: "nn.Module", name: str, weights: Path, config: "TrainConfig") -> "tuple[Captured, list[Epoch] | None]":
         """Return the original with the weights in a file; if there is no file, train it and write one."""
         import torch
         from safetensors.torch import load_file, save_file
@@ -131,7 +131,7 @@ class Job(Seed):
         self.captured, history = self.trained(CifarFamily().build(MODEL), MODEL, out / f"parent-{seed}.safetensors", config)
         self.parent = self.accuracy(self.captured.module.to(self.device))
         self.captured.module.to("cpu")
-        self.add("parent", self.parent, self.captured.graph.macs, None if history is None else sum(e.seconds for e in history.epochs))
+        self.add("parent", self.parent, self.captured.graph.macs, None if history is None else sum(e.seconds for e in history))
 
     def add(self, what: str, accuracy: float, macs: int, seconds: float | None) -> None:
         """Add a row with ratios to the original."""
@@ -187,8 +187,8 @@ class Job(Seed):
             runs = [Run(start.to(self.device), self.sets, config) for start, config in zip((tuned, scratch), configs, strict=True)]
             train_side_by_side(runs)
             for label, run in zip((f"calibrated + {epochs} epochs", f"from scratch, {epochs} epochs"), runs, strict=True):
-                seconds = sum(e.seconds for e in run.history.epochs)
-                self.add(f"{name}, {join}: {label}", run.history.accuracy, tuned.graph.macs, seconds)
+                seconds = sum(e.seconds for e in run.history)
+                self.add(f"{name}, {join}: {label}", run.history[-1].accuracy, tuned.graph.macs, seconds)
 
 
 def job(gpu: int, seed: int, data: Path, out: Path, epochs: int) -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -146,14 +147,14 @@ def job(variant: str, seeds: list[int], data: Path, out: Path, epochs: int, kd: 
             "kd": kd,
             "seed": seed,
             "epochs": epochs,
-            "accuracy": run.history.accuracy,
+            "accuracy": run.history[-1].accuracy,
             "macs": built.macs,
             "macs_ratio": built.macs / graph.macs,
             "params_ratio": built.params / graph.params,
             "side_by_side": len(seeds),
-            "seconds_per_epoch": float(np.median([e.seconds for e in run.history.epochs])),
+            "seconds_per_epoch": float(np.median([e.seconds for e in run.history])),
             "minutes": (time.perf_counter() - start) / 60 / len(seeds),
-            "log": run.history.rows(),
+            "log": [asdict(epoch) for epoch in run.history],
         } | facts()
         label = f"{short(variant)}-{epochs}-{seed}{f'-{kd}' if kd else ''}"
         (out / f"{label}.json").write_text(json.dumps(result))

@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -176,8 +176,8 @@ def trained(job: Job, sets: "Sequence[ImageSet]", out: Path) -> Iterator[None]:
                 state = run.model.state_dict().items()
                 half = {name: (value.half() if value.is_floating_point() else value).contiguous() for name, value in state}
                 _write(job.file(out, "safetensors"), lambda path, half=half: save_file(half, path))
-            result = header | {"done": done, "seconds": time.perf_counter() - start, "log": run.history.rows()}
-            result |= {"accuracy": run.history.accuracy} if done else {}
+            result = header | {"done": done, "seconds": time.perf_counter() - start, "log": [asdict(epoch) for epoch in run.history]}
+            result |= {"accuracy": run.history[-1].accuracy} if done else {}
             _write(job.file(out), lambda path, result=result: path.write_text(json.dumps(result)))
         yield
 

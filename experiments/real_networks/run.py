@@ -167,7 +167,7 @@ def agreement(original: "Captured", model: "BranchedModel", images: "Sequence[to
     """
     from stretch.evaluation.agreement import compare
 
-    share = compare(model, original, images).agreement
+    share = compare(model, original, images)[0]
     return {f"{when}_{key}": round(getattr(share, key), 4) for key in ("value", "low", "high", "error")}
 
 

@@ -87,7 +87,7 @@ def job(seed: int, data: Path, out: Path, epochs: int, parent: Path | None, sand
         "largest": sandwich.largest,
         "rate": RATE,
         "rows": rows,
-        "seconds_per_epoch": float(np.median([e.seconds for e in run.history.epochs])),
+        "seconds_per_epoch": float(np.median([e.seconds for e in run.history])),
         "minutes": trained / 60,
         "prepared_minutes": prepared / 60,
         "gpu_memory_gib": torch.cuda.max_memory_allocated() / 2**30 if world.device.type == "cuda" else 0.0,

@@ -5,19 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from time import perf_counter, perf_counter_ns
-from typing import Protocol
 
 from predictors.errors import StretchError
-
-
-class Meter(Protocol):
-    """Counts energy from its creation on."""
-
-    name: str  # Measured quantity, in words.
-    min_s: float  # Minimum time for a good measurement, s.
-
-    def read_mj(self) -> float:
-        """Return the energy so far, mJ."""
 
 
 def read_number(path: Path) -> int:
@@ -184,7 +173,7 @@ class MeasuredEnergy:
     reason: str | None  # Reason why the energy was not measured, or None.
 
 
-def find_meter(root: Path = SYS_CLASS) -> Meter:
+def find_meter(root: Path = SYS_CLASS) -> Supply | Rapl:
     """Return the machine's energy counter: RAPL, else a battery or rail."""
     if zones(root):
         return Rapl(root)
@@ -203,7 +192,7 @@ def measure_energy(run: Callable[[], object], root: Path = SYS_CLASS, loops: int
     return MeasuredEnergy(mj, meter.name, None)
 
 
-def _one_loop(run: Callable[[], object], meter: Meter) -> float:
+def _one_loop(run: Callable[[], object], meter: Supply | Rapl) -> float:
     """Return the energy of one inference in mJ, from a loop that is long enough for the counter."""
     begin, since, count, mj = meter.read_mj(), perf_counter(), 0, 0.0
     # a loop runs until the counter has moved, so that no loop has zero energy

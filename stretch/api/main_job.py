@@ -414,7 +414,7 @@ class _Job:
             if source is None or self.fitted is None or predicted is None or predicted.agreement is None or model is None:
                 break
             with self.phases("compare"):
-                seen = compare(model, self.network.captured, self.fitted.for_planning.held_back, each=False).agreement
+                seen, _ = compare(model, self.network.captured, self.fitted.for_planning.held_back, each=False)
             if seen.value is None:
                 break
             self.phases.progress(f"agrees in {seen.value:.1%} of images, {predicted.agreement:.1%} were predicted")

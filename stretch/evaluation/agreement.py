@@ -19,14 +19,6 @@ Stage = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass
-class Comparison:
-    """Result of a comparison."""
-
-    agreement: Agreement  # Agreement of the two networks.
-    classes: Mapping[int, int]  # Number of images by the original's class; empty if outputs are not classes.
-
-
-@dataclass
 class _Counts:
     """Sums for the whole network and for each segment."""
 
@@ -36,7 +28,9 @@ class _Counts:
 
 
 @torch.no_grad()
-def compare(model: BranchedModel, captured: Captured, images: Sequence[torch.Tensor], *, each: bool = True) -> Comparison:
+def compare(
+    model: BranchedModel, captured: Captured, images: Sequence[torch.Tensor], *, each: bool = True
+) -> tuple[Agreement, Mapping[int, int]]:
     """Compare a branched network with its original on images that no fit used.
 
     For networks with several results, only errors are compared, not classes.
@@ -44,6 +38,9 @@ def compare(model: BranchedModel, captured: Captured, images: Sequence[torch.Ten
     Args:
         images: Batches of the network's input, (n, channels, height, width), at least one image.
         each: Whether each changed segment is also compared alone, in the original's place.
+
+    Returns:
+        The agreement, and the number of images by the original's class, empty if outputs are not classes.
     """
     device = next(model.parameters()).device
     original = build(captured, undivided_design(captured, model.design)).to(device).eval()
@@ -137,7 +134,7 @@ def _add_errors(sums: AgreementSums, outputs: Sequence[torch.Tensor], originals:
         sums.total += images
 
 
-def _compare(counts: _Counts, changed: Iterable[str]) -> Comparison:
+def _compare(counts: _Counts, changed: Iterable[str]) -> tuple[Agreement, Mapping[int, int]]:
     n, classes = counts.whole.images, counts.outputs if counts.whole.diverse else None
     share = share_of(counts.whole.same, n) if classes else None
     segments = []
@@ -155,4 +152,4 @@ def _compare(counts: _Counts, changed: Iterable[str]) -> Comparison:
         classes=len(counts.whole.classes) or None,
         segments=tuple(segments),
     )
-    return Comparison(agreement, counts.whole.classes)
+    return agreement, counts.whole.classes

@@ -61,7 +61,7 @@ def fit_shortened(
     calibrate(model, captured, images.fitted, synthetic=images.synthetic)
     if branched is None:
         return model, shortened.kept
-    alone = compare(model, captured, images.held_back).agreement
+    alone, _ = compare(model, captured, images.held_back)
     if alone.value is None or branched.value is None:
         return model, Kept(basis="error", shortened=1 - alone.error, branched=1 - branched.error, images=alone.images)
     return model, Kept(basis="measured", shortened=alone.value, branched=branched.value, images=alone.images)
@@ -120,10 +120,9 @@ def compare_with_original(model: BranchedModel, captured: Captured, images: Sequ
     """
     if not images:
         return None, ["too few images to hold any back, so how far this network agrees with the original was not measured"]
-    compared = compare(model, captured, images)
-    agreement = compared.agreement
-    if agreement.value is None and compared.classes:
-        return agreement, [one_sided_reason(compared.classes)]
+    agreement, classes = compare(model, captured, images)
+    if agreement.value is None and classes:
+        return agreement, [one_sided_reason(classes)]
     if agreement.value is None:
         subject = "the outputs are" if len(captured.graph.outputs) == 1 else "several outputs are"
         return agreement, [f"{subject} no list of class scores: agreement is reported as their error relative to the original's"]

@@ -56,7 +56,7 @@ def save_checkpoint(path: Path, run: Run, identity: Mapping[str, str], best: flo
         identity=dict(identity),
         epoch=run.epoch,
         done=run.done,
-        history=run.history.epochs,
+        history=run.history,
         best=best,
         scaler={k: float(v) for k, v in step.scaler.state_dict().items()} if step.scaler else {},
         processes=run.world.size,
@@ -103,7 +103,7 @@ def load_checkpoint(path: Path, run: Run, identity: Mapping[str, str]) -> Checkp
     if step.device.type == "cuda" and "random.cuda" in tensors:
         torch.cuda.set_rng_state(tensors["random.cuda"], step.device)
     run.epoch, run.done = state.epoch, state.done
-    run.history.epochs = state.history
+    run.history = state.history
     if isinstance(step, SandwichStep):
         step.count = run.epoch * run.per_epoch + run.done
     return state

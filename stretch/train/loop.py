@@ -4,7 +4,7 @@ import itertools
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -47,27 +47,6 @@ class Epoch:
         return self.accuracy if self.accuracy is not None else self.agreement
 
 
-@dataclass
-class History:
-    """A finished run: its epochs and the final test accuracy."""
-
-    epochs: list[Epoch] = field(default_factory=list)
-
-    @property
-    def accuracy(self) -> float:
-        """Top-1 accuracy after the last evaluated epoch."""
-        return next(e.accuracy for e in reversed(self.epochs) if e.accuracy is not None)
-
-    @property
-    def score(self) -> float:
-        """Accuracy, or agreement without labels, after the last evaluated epoch."""
-        return next(e.score for e in reversed(self.epochs) if e.score is not None)
-
-    def rows(self) -> list[dict[str, float | int | None]]:
-        """Return the log as a list of dictionaries."""
-        return [asdict(e) for e in self.epochs]
-
-
 class Diverged(StretchError):
     """The loss is NaN or infinite."""
 
@@ -82,7 +61,7 @@ class Run:
         step: Function that trains on a batch.
         epoch: Number of completed epochs.
         done: Number of completed steps of the current epoch.
-        history: Log of the run.
+        history: Finished epochs.
     """
 
     def __init__(
@@ -130,7 +109,8 @@ class Run:
             alone = self.world.size == 1
             kind = GraphStep if config.graph and device.type == "cuda" and alone and config.amp != "fp16" else TrainingStep
             self.step = kind(self._wrap_model(device), config, self._prepare, used, device, labelled=labelled)
-        self.epoch, self.done, self.history = 0, 0, History()
+        self.epoch, self.done = 0, 0
+        self.history: list[Epoch] = []
         self.losses = torch.zeros(self.per_epoch, device=device)
 
     def _wrap_model(self, device: torch.device) -> nn.Module:
@@ -181,8 +161,8 @@ class Run:
             seconds = time.perf_counter() - start
             score = self.evaluate() if self.epoch == c.epochs or self.epoch % evaluate_every == 0 else None
             losses_by_kind = (score, None) if self.reference is None else (None, score)
-            self.history.epochs.append(Epoch(self.epoch, loss, losses_by_kind[0], seconds, losses_by_kind[1]))
-            yield self.history.epochs[-1]
+            self.history.append(Epoch(self.epoch, loss, losses_by_kind[0], seconds, losses_by_kind[1]))
+            yield self.history[-1]
 
     def check(self) -> None:
         """Refuse losses of this epoch that are NaN or infinite."""

@@ -52,7 +52,7 @@ class RunWriter:
     def __init__(self, folder: RunFolder, run: Run, keep: KeepConfig, identity: Mapping[str, str], best: float | None) -> None:
         self.folder, self.run, self.keep, self.identity, self.best = folder, run, keep, dict(identity), best
         self.log = Log(folder, keep.tensorboard)
-        self.log.restart(run.history.epochs)
+        self.log.restart(run.history)
         self._steps = 0
 
     def stepped(self) -> None:
@@ -180,14 +180,14 @@ def _train(job: TrainingJob, run: Run, keeper: RunWriter | None, listener: Liste
 
 def _metrics(job: TrainingJob, run: Run, best: float | None, wall_seconds: float) -> dict[str, Any]:
     """Return the metrics of a run."""
-    seconds = sum(row.seconds for row in run.history.epochs)
-    score, labelled = run.history.score, run.reference is None
+    seconds = sum(row.seconds for row in run.history)
+    score, labelled = next(row.score for row in reversed(run.history) if row.score is not None), run.reference is None
     metrics: dict[str, Any] = {
         "accuracy": score if labelled else None,
         "best_accuracy": best if labelled else None,
         "agreement": None if labelled else score,
         "best_agreement": None if labelled else best,
-        "loss": run.history.epochs[-1].loss,
+        "loss": run.history[-1].loss,
         "epochs": run.epoch,
         "seconds": seconds,
         "wall_seconds": wall_seconds,

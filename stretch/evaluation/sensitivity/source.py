@@ -253,7 +253,7 @@ def measure_design(
     """
     model = build(captured, design).to(fitted[0].device)
     calibrate(model, captured, fitted, choices=choices)
-    agreement = compare(model, captured, held_back, each=False).agreement
+    agreement, _ = compare(model, captured, held_back, each=False)
     if agreement.value is None:
         raise _no_classes(captured)
     stages = [(stage.name, stage.start, stage.end) for stage in space.segments]

@@ -191,7 +191,7 @@ def finish(run):
     for _ in run.steps():
         pass
     weights = {k: v.clone() for k, v in run.model.state_dict().items()}
-    return weights | (run.step.mean.mean if run.step.mean else {}), [(e.loss, e.accuracy) for e in run.history.epochs]
+    return weights | (run.step.mean.mean if run.step.mean else {}), [(e.loss, e.accuracy) for e in run.history]
 
 
 @pytest.mark.parametrize(

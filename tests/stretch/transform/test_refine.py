@@ -135,9 +135,9 @@ def test_network_of_several_outputs_comes_closer_in_all_of_them(name):
     images = [torch.randn(48, *result.plan.graph.input.shape[1:], generator=torch.Generator().manual_seed(2))]
     model, captured = result.model, result.original
     assert len(captured.graph.outputs) > 1 or model.sides
-    before = compare(model, captured, images).agreement.error
+    before = compare(model, captured, images)[0].error
     outcome = refine(model, captured, Images(images), Refinement(steps=30, batch=16, looks=5))
-    after = compare(model, captured, images).agreement.error
+    after = compare(model, captured, images)[0].error
     assert outcome.after < outcome.before
     assert after < before
 

@@ -65,7 +65,7 @@ def test_design_is_measured_like_building_calibrating_and_comparing_it(network, 
     result = measure_design(network.captured, design, fitted, held, space)
     model = build(network.captured, design)
     calibrate(model, network.captured, fitted)
-    agreement = compare(model, network.captured, held).agreement
+    agreement = compare(model, network.captured, held)[0]
     assert (result.agreement, result.error) == (agreement.value, pytest.approx(agreement.error**2))
     assert len(result.segments) == sum(not part.whole for part in design.segments)
 
@@ -93,7 +93,7 @@ def test_measured_sensitivity_states_its_images_and_is_used_by_the_planner(tmp_p
 @pytest.mark.parametrize(("predicted", "measured", "looser"), [(0.7, 0.8, True), (0.8, 0.7, False)])
 def test_next_prediction_is_corrected_by_the_agreement_of_the_last_network(network, predicted, measured, looser):
     unchanged = build(network.captured, undivided_design(network.captured))
-    agreement = replace(compare(unchanged, network.captured, images(12, 1)).agreement, value=measured, images=1000)
+    agreement = replace(compare(unchanged, network.captured, images(12, 1))[0], value=measured, images=1000)
     lowest = lowest_prediction(0.75, predicted, agreement)
     assert (lowest < 0.75) == looser
     assert lowest_prediction(0.7, predicted, agreement) < lowest
