@@ -23,7 +23,7 @@ def measured(name: str, device: str, weights: Path, images: Path, count: int) ->
     import stretch
     from predictors.devices import load_device
     from stretch.planning.config import PlanConfig
-    from stretch.planning.design.division import exact_kinds
+    from stretch.planning.design.branch_design import exact_kinds
     from stretch.planning.plan import plan
 
     real, start = ALL[name], time.monotonic()

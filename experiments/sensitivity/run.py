@@ -147,7 +147,7 @@ def front_rows(
     """Return the front of one network on some processors, with exact and stretched segments, each row with its design."""
     from predictors.devices import load_device
     from stretch.planning.config import PlanConfig
-    from stretch.planning.design.division import exact_kinds
+    from stretch.planning.design.branch_design import exact_kinds
     from stretch.planning.pareto import front
 
     config = PlanConfig(processors=processors, kinds=("stretch", *exact_kinds()), macs=macs, **LOOSE)

@@ -33,8 +33,7 @@ from stretch.api.parameters import (
 )
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.compare import BRANCHED, MIN_GAIN
-from stretch.planning.design.branch_design import DesignDraft, load_draft
-from stretch.planning.design.division import exact_kinds
+from stretch.planning.design.branch_design import DesignDraft, exact_kinds, load_draft
 from stretch.planning.plan import evaluate, plan
 from stretch.planning.result import PlanResult
 from stretch.stages.branched import UNKNOWN_ACCURACY, Branched

@@ -22,8 +22,7 @@ from scheduler.progress import Progress
 from stretch.export.onnx import NODE_TAGS, WHOLE_PADDING, read_property, to_onnx, weights_of
 from stretch.export.quantize.qdq import Numbers, layer_losses, quantise, to_half
 from stretch.export.quantize.replay import Array, Loss, Run, as_tuple, loss, replay, runner
-from stretch.planning.design.branch_design import BranchDesign, SegmentDesign, safe_name, undivided
-from stretch.planning.design.division import Taken
+from stretch.planning.design.branch_design import BranchDesign, SegmentDesign, Taken, safe_name, undivided
 from stretch.planning.design.scale import scaled_branches
 from stretch.planning.divisions.channels import HIDDEN
 from stretch.planning.divisions.rows import ENTRY_ROWS

@@ -14,7 +14,7 @@ from predictors.faults import nearest
 from predictors.joins import DEFAULT, join_of, joins_that
 from predictors.rewrites import rewrites
 from stretch.planning.constraints import constraints
-from stretch.planning.design.division import exact_kinds
+from stretch.planning.design.branch_design import exact_kinds
 from stretch.planning.messages import format_value
 from stretch.planning.options import Help, Option, Positive, Range, Ratio
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 #: The paper's strategy: a processor has the same depth and width ratio in every segment that branches.
 GRID = "grid"
 
-#: Kind of a segment in addition to its exact divisions (`stretch.planning.design.division`): scaled copies.
+#: Kind of a segment in addition to its exact divisions (`stretch.planning.design.branch_design`): scaled copies.
 STRETCH = "stretch"
 
 #: How branches may meet: the joins of stretched branches, or ``auto`` to let the planner choose.

@@ -17,8 +17,7 @@ from stretch.planning.config import PlanConfig, read_objective
 from stretch.planning.cost.accuracy import AccuracySource, MeasuredOn, PredictedAccuracy, Sensitivity
 from stretch.planning.cost.branch import SegmentOptions
 from stretch.planning.cost.makespan import run_mj, timeline
-from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
-from stretch.planning.design.division import shares_of
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, shares_of
 from stretch.planning.messages import format_value
 from stretch.planning.network.segments import backbone_of
 from stretch.planning.plan import Choice, PlanningProblem, choose, design_of, predict, search_request
@@ -345,7 +344,7 @@ def _answer(
                 branches=[describe_segment(part) for part in design.segments if not part.whole],
                 accuracy=accuracy,
                 energy_mj=run_mj(run, problem.device),
-                peak_bytes=result.peak_bytes,
+                peak_bytes=max(int(options.peak_bytes[index]) for options, index in result.picks),
                 optimal=result.optimal,
                 value=values[number] if values else None,
                 design=design,

@@ -24,8 +24,7 @@ from stretch.planning.cost.accuracy import AccuracyPredictor, AccuracySource, Se
 from stretch.planning.cost.branch import Costs, SegmentOptions
 from stretch.planning.cost.compare import MIN_GAIN, ideal_split_ms, processor_lead
 from stretch.planning.cost.makespan import timeline
-from stretch.planning.design.branch_design import BranchDesign
-from stretch.planning.design.division import of_kinds
+from stretch.planning.design.branch_design import BranchDesign, of_kinds
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.messages import format_value
 from stretch.planning.network.segments import Segment, backbone_of, split_segments
@@ -39,8 +38,7 @@ from stretch.planning.result import (
     sequential_same_macs,
 )
 from stretch.planning.search.exact import Measure, SearchResult, measure_of, search_coarse, search_concat, search_exact
-from stretch.planning.search.goal import Bounds, best_result, explain_infeasible, infeasible_error, search_best
-from stretch.planning.search.grid import search_grid
+from stretch.planning.search.goal import Bounds, best_result, explain_infeasible, infeasible_error, search_best, search_grid
 from stretch.planning.search.parts import merge_neighbours, merge_stages, with_exact_kinds, without_stretched
 from stretch.planning.search.space import DesignSpace, Rules, Totals
 

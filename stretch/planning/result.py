@@ -99,7 +99,8 @@ def _scale_to_macs(
         if not candidates:
             return None
         source, target, counts, times = (np.array(column) for column in zip(*rows, strict=True))
-        layers.append(Layer.lossless(source, target, counts, times, np.arange(len(candidates))))
+        numbers = np.arange(len(candidates))
+        layers.append(Layer(source, target, counts, times, numbers, loss=np.zeros(len(numbers)), span=np.ones_like(numbers)))
         choices.append(candidates)
         arriving.append(leaving)
     states = max(len(a) for a in arriving)

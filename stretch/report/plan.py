@@ -8,8 +8,7 @@ from scheduler.bundle.agreement import Agreement
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.compare import CONTENTION, baseline
 from stretch.planning.cost.makespan import BranchTime
-from stretch.planning.design.branch_design import BranchScale
-from stretch.planning.design.division import shares_of
+from stretch.planning.design.branch_design import BranchScale, shares_of
 from stretch.planning.messages import format_probability
 from stretch.planning.result import ObjectiveAnswer, PlanResult, Predicted
 from stretch.report.brief import UNJUDGED_TEXT, plan_brief, ratio, share, shortened_text

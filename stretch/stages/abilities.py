@@ -6,7 +6,7 @@ import msgspec
 
 from predictors.graph import Op, OpGraph
 from predictors.operators import kind_of
-from stretch.planning.design.division import divisions
+from stretch.planning.design.branch_design import divisions
 from stretch.planning.network.segments import Segment, backbone_of, cut_points, divide, split_segments
 
 #: Dimensions of which a branch may have less: blocks, channels of the backbone, attention heads, hidden channels of a block.

@@ -12,8 +12,7 @@ from predictors.joins import join_of, meeting_of
 from predictors.rewrites import owner_of
 from stretch.network.capture.results import OutputStructure, output_structure
 from stretch.operators.lowerings import lowerings, make_module
-from stretch.planning.design.branch_design import BranchDesign, SegmentDesign, safe_name, undivided
-from stretch.planning.design.division import Taken
+from stretch.planning.design.branch_design import BranchDesign, SegmentDesign, Taken, safe_name, undivided
 from stretch.planning.design.scale import ScaledBranch, remaining_shared_weights, scaled_branches, scaled_graph
 from stretch.planning.network.segments import backbone_of
 

@@ -92,7 +92,7 @@ exporters.register("names")(Exporter("the names of its subgraphs", _write, lambd
 DIVISION = '''from itertools import permutations
 
 from predictors.graph import Op, OpGraph
-from stretch.planning.design.division import Division, Piece, check_ranges
+from stretch.planning.design.branch_design import Division, Piece, check_ranges
 from stretch.planning.search.parts import part_costs, part_options
 
 

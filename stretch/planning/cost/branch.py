@@ -22,8 +22,7 @@ from predictors.predictor import Handover, KernelsTime, LatencyPredictor, io_ele
 from predictors.rewrites import apply_exact_rewrites, exact
 from predictors.shapes import pixels, with_width
 from predictors.side_by_side import worst_slowdown
-from stretch.planning.design.branch_design import BranchScale, SegmentDesign
-from stretch.planning.design.division import Share
+from stretch.planning.design.branch_design import BranchScale, SegmentDesign, Share
 from stretch.planning.design.scale import entry_ops, kept_units, missing_blocks, narrowed_op, partitions, scale_branch
 from stretch.planning.network.segments import EntryKind, Segment, memoised, rewrite_segment
 
@@ -411,7 +410,7 @@ class SegmentOptions:
     busy: Callable[[], Mapping[str, Floats]] = dict
     #: Index of each entry among all combinations of scaled copies, if only some are built; None if all are.
     numbers: Ints | None = None
-    division: str = ""  # Name of the exact division (`stretch.planning.design.division`); empty without one.
+    division: str = ""  # Name of the exact division (`stretch.planning.design.branch_design`); empty without one.
 
     @property
     def processors(self) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from predictors.operators import kind_of
 from predictors.rewrites import apply_exact_rewrites, inexact_rewrites
 from predictors.shapes import Attr, width, with_width
 from stretch.planning.design.branch_design import (
+    DIVISION_NAMES,
     BranchDesign,
     BranchDraft,
     BranchScale,
@@ -27,10 +28,13 @@ from stretch.planning.design.branch_design import (
     SegmentDesign,
     SegmentDraft,
     SideDesign,
+    Taken,
+    check_division,
+    divisions,
     safe_name,
+    shares_of,
     undivided,
 )
-from stretch.planning.design.division import DIVISION_NAMES, Taken, check_division, divisions, shares_of
 from stretch.planning.network.segments import (
     Backbone,
     ChannelGroups,

@@ -1,1 +1,1 @@
-"""Exact divisions of a segment, one per file; `stretch.planning.design.division` finds and describes them."""
+"""Exact divisions of a segment, one per file; `stretch.planning.design.branch_design` finds and describes them."""

@@ -21,8 +21,7 @@ from predictors.operators import kind_of
 from predictors.shapes import width
 from predictors.slices import Additive, Channels, full_range
 from stretch.planning.cost.branch import BranchCost, Floats, SegmentOptions
-from stretch.planning.design.branch_design import SegmentDesign
-from stretch.planning.design.division import Division, Piece, Share, Taken, check_ranges, range_of
+from stretch.planning.design.branch_design import Division, Piece, SegmentDesign, Share, Taken, check_ranges, range_of
 from stretch.planning.network.segments import Segment, cone, cut_points, cut_segment, memoised
 from stretch.planning.search.parts import Divisible, PartSpace, RangeCandidates, Split, SplitBranches, Structure, part_costs, structure
 

@@ -21,8 +21,7 @@ from predictors.order import stable_order
 from scheduler.simulate.schedule import Job, run, schedule, waiting
 from stretch.planning.cost.branch import BranchCost, Floats, SegmentOptions
 from stretch.planning.cost.makespan import computed_ms, subgraph_times
-from stretch.planning.design.branch_design import BranchScale, SegmentDesign
-from stretch.planning.design.division import Division, Piece, Share, shares_of
+from stretch.planning.design.branch_design import BranchScale, Division, Piece, SegmentDesign, Share, shares_of
 from stretch.planning.network.segments import Segment, components, cone, operators_read_outside, part_graph
 from stretch.planning.search.layers import TIE
 from stretch.planning.search.parts import PartSpace

@@ -12,8 +12,7 @@ from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from predictors.joins import JoinKind
 from stretch.planning.cost.branch import SegmentOptions
-from stretch.planning.design.branch_design import SegmentDesign
-from stretch.planning.design.division import Division, Piece, Share, check_ranges, range_of
+from stretch.planning.design.branch_design import Division, Piece, SegmentDesign, Share, check_ranges, range_of
 from stretch.planning.network.segments import Segment, cone
 from stretch.planning.search.parts import PartSpace, part_costs, part_options
 from stretch.planning.search.space import DesignSpace

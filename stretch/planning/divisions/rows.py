@@ -20,8 +20,7 @@ from predictors.operators import kind_of
 from predictors.predictor import Estimate, KernelsTime, LatencyPredictor
 from predictors.rows import Band, Rows, height
 from stretch.planning.cost.branch import BranchCost, Costs, SegmentOptions
-from stretch.planning.design.branch_design import SegmentDesign
-from stretch.planning.design.division import Division, Piece, Share, check_ranges, range_of
+from stretch.planning.design.branch_design import Division, Piece, SegmentDesign, Share, check_ranges, range_of
 from stretch.planning.network.segments import Segment, memoised, mixing_operators
 from stretch.planning.search.parts import Divisible, PartSpace, RangeCandidates, Split, SplitBranches, band_ranges, structure
 

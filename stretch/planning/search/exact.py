@@ -191,11 +191,6 @@ class SearchResult:
         """Number of parameters."""
         return sum(int(options.params[index]) for options, index in self.picks)
 
-    @property
-    def peak_bytes(self) -> int:
-        """Maximum activation bytes alive at one time."""
-        return max(int(options.peak_bytes[index]) for options, index in self.picks)
-
     def segments(self, costs: Costs) -> tuple[SegmentDesign, ...]:
         """Return the designs of the segments."""
         return tuple(design for options, index in self.picks for design in options.designs(index, costs))

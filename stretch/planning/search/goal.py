@@ -6,18 +6,20 @@ The exact search keeps one bound: on accuracy, time, energy or parameters.
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, product
 from math import ceil, floor, inf, isnan, log10, nan
 from operator import attrgetter
 
 import msgspec
+import numpy as np
 
 from predictors.errors import InfeasibleError, TightRule, UsageError
 from predictors.graph import OpGraph
 from stretch.planning.config import STRETCH, PlanConfig
 from stretch.planning.constraints import Limit, constraints
 from stretch.planning.cost.accuracy import AccuracySource
-from stretch.planning.design.division import exact_kinds
+from stretch.planning.cost.branch import SegmentOptions
+from stretch.planning.design.branch_design import exact_kinds
 from stretch.planning.messages import format_value
 from stretch.planning.search import exact
 from stretch.planning.search.exact import search_exact
@@ -136,6 +138,49 @@ class Bounds:
                 raise UsageError(problem, "leave out one of the two")
         search_result = search_best(self.space, self.totals, self.goal, (exact.LATENCY, self.config.latency_budget))
         return search_result or exact.search_exact(self.space, self.totals) or best
+
+
+# Grid search as in paper 003: each processor has the same depth and width ratio in every segment that may branch.
+
+#: Tried ratios; the authors' release tries depths from 0.66 and ten widths from 0.5.
+DEPTHS = (0.5, 0.66, 0.83, 1.0)
+WIDTHS = tuple(round(0.5 + 0.05 * i, 2) for i in range(11))
+#: Coarser ratios for three processors, because the grid's size is a power of their number.
+COARSE_DEPTHS = (0.5, 0.75, 1.0)
+COARSE_WIDTHS = (0.375, 0.5, 0.625, 0.75, 1.0)
+
+
+def search_grid(space: DesignSpace, totals: Totals) -> exact.SearchResult | None:
+    """Return the fastest design of uniform ratios within the totals; None if none exists."""
+    count = len(space.processors)
+    ratios = list(product(*((DEPTHS, WIDTHS) if count == 2 else (COARSE_DEPTHS, COARSE_WIDTHS))))
+    groups = [next((group for group in options if len(group.candidates) == count), None) for options in space.options]
+    nearest = [
+        None if group is None else [[_nearest_scale(group, i, *ratio) for ratio in ratios] for i in range(count)] for group in groups
+    ]
+    best: exact.SearchResult | None = None
+    for choice in product(range(len(ratios)), repeat=count):
+        # a segment that may not branch stays whole on its fastest processor
+        holder, picks = space.costs.host, []
+        for options, group, near in zip(space.options, groups, nearest, strict=True):
+            at = space.holders.index(holder)
+            pick = min((o for o in options if not o.branched), key=lambda o: o.ms[at, 0]), 0
+            if group is not None and near is not None:
+                scales = [near[i][c] for i, c in enumerate(choice)]
+                index = int(np.ravel_multi_index(scales, [len(c) for c in group.candidates]))
+                pick = (group, index) if group.allowed[at, index] else pick
+            holder = pick[0].holder(space.costs.host)
+            picks.append(pick)
+        result = exact.SearchResult.unproved(space, picks, len(ratios) ** count)
+        if totals.low <= result.macs <= totals.high and result.n_meet >= totals.n_meet and (best is None or result.ms < best.ms):
+            best = result
+    return best
+
+
+def _nearest_scale(group: SegmentOptions, branch: int, depth: float, width: float) -> int:
+    """Return the index of a branch's candidate whose ratios are nearest to `depth` and `width`."""
+    segment, costs = group.segment, group.candidates[branch]
+    return min(range(len(costs)), key=lambda n: abs(costs[n].depth / segment.depth - depth) + abs(costs[n].width / segment.width - width))
 
 
 # Reason why no design meets the constraints: the tightest rule, and its nearest value that has a design.

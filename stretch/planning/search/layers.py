@@ -49,11 +49,6 @@ class Layer:
     loss: Floats  # Second bounded quantity, in addition to multiply-accumulates.
     span: Ints  # Number of layers that it covers.
 
-    @classmethod
-    def lossless(cls, source: Ints, target: Ints, macs: Ints, ms: Floats, option: Ints) -> "Layer":
-        """Return a layer of options without loss that cover one layer each."""
-        return cls(source, target, macs, ms, option, np.zeros(len(ms)), np.ones(len(ms), np.int64))
-
     def take(self, keep: NDArray[np.bool_] | Ints) -> "Layer":
         """Return the layer with only the options that `keep` selects, by mask or by index."""
         return Layer(*(column[keep] for column in vars(self).values()))

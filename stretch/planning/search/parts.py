@@ -22,8 +22,7 @@ from predictors.predictor import KernelsTime
 from predictors.shapes import Attr, Shape
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import BranchCost, Floats, SegmentOptions
-from stretch.planning.design.branch_design import SegmentDesign
-from stretch.planning.design.division import Share, of_kinds
+from stretch.planning.design.branch_design import SegmentDesign, Share, of_kinds
 from stretch.planning.network.segments import Segment, clean_cuts, cut_segment, divide
 from stretch.planning.search.space import DesignSpace, LazyOptions
 

@@ -305,7 +305,7 @@ def _row(row: "SegmentTime", processors: list[str], scale: float) -> StretchedRo
 
 
 def _box(row: "SegmentTime", time: "BranchTime", place: int, scale: float) -> Box:
-    from stretch.planning.design.division import range_of, shares_of
+    from stretch.planning.design.branch_design import range_of, shares_of
 
     segment, branch, takes, macs = row.segment, time.scale, f"{time.ms:.2f} ms", row.segment.graph.macs
 

@@ -9,8 +9,7 @@ from predictors.errors import StretchError, UnknownNameError
 from predictors.graph import Op, OpGraph
 from predictors.rows import Rows
 from predictors.slices import Channels
-from stretch.planning.design.branch_design import BranchDesign, BranchDraft, BranchScale, DesignDraft, SegmentDesign, SegmentDraft
-from stretch.planning.design.division import Taken
+from stretch.planning.design.branch_design import BranchDesign, BranchDraft, BranchScale, DesignDraft, SegmentDesign, SegmentDraft, Taken
 from stretch.planning.design.scale import check_join, resolve_design, scaled_graph
 from stretch.planning.divisions.channels import ENTRY_CHANNELS, channel_part
 from stretch.planning.divisions.ends import subgraphs_of
