@@ -197,8 +197,7 @@ class ProfileFile(_Part, frozen=True):
 
 def profile_error(path: Path, raw: dict[str, Any], error: Exception) -> StretchError:
     """Return an error with the first defect of a file that does not fit the schema, with its position."""
-    fault = find_fault(raw, ProfileFile)
-    problem, hint = (str(error), None) if fault is None else (fault.sentence, fault.hint)
+    problem, hint = find_fault(raw, ProfileFile) or (str(error), None)
     return StretchError(f"{path} is not a device profile: {problem}", hint or _HINT)
 
 

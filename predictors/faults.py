@@ -3,24 +3,16 @@
 import difflib
 import types
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
 
+#: A sentence on a value that a schema does not allow, with the keys that lead to it; and the nearest allowed name as a question, or None.
+Fault = tuple[str, str | None]
 
-@dataclass(frozen=True)
-class Fault:
-    """A value that a schema does not allow."""
 
-    where: str  # Keys that lead to the value, separated by dots; empty for the whole file.
-    problem: str  # Description of the fault, as the end of a sentence.
-    hint: str | None = None  # The nearest allowed name, as a question, or None.
-
-    @property
-    def sentence(self) -> str:
-        """Position and fault."""
-        return f"`{self.where}` {self.problem}" if self.where else f"it {self.problem}"
+def _fault(where: str, problem: str, hint: str | None = None) -> Fault:
+    return f"`{where}` {problem}" if where else f"it {problem}", hint
 
 
 def find_fault(raw: Any, kind: Any, where: str = "") -> Fault | None:
@@ -55,19 +47,19 @@ def _in_struct(raw: dict[str, Any], kind: type[msgspec.Struct], where: str) -> F
     for key in raw:
         if key not in fields:
             hint = nearest(key, fields) or f"known: {', '.join(sorted(fields))}"
-            return Fault(_nested_path(where, key), "is an unknown key", hint)
+            return _fault(_nested_path(where, key), "is an unknown key", hint)
     for key, value in raw.items():
         if fault := find_fault(value, fields[key].type, _nested_path(where, key)):
             return fault
     lacking = [key for key, field in fields.items() if field.required and key not in raw]
-    return Fault(where, f"lacks the key `{lacking[0]}`") if lacking else None
+    return _fault(where, f"lacks the key `{lacking[0]}`") if lacking else None
 
 
 def _in_dictionary(raw: dict[str, Any], keys: Any, values: Any, where: str) -> Fault | None:
     for key, value in raw.items():
         if get_origin(keys) is Literal and key not in get_args(keys):
             names = get_args(keys)
-            return Fault(_nested_path(where, key), "is an unknown key", nearest(key, names) or f"known: {', '.join(names)}")
+            return _fault(_nested_path(where, key), "is an unknown key", nearest(key, names) or f"known: {', '.join(names)}")
         if fault := find_fault(value, values, _nested_path(where, key)):
             return fault
     return None
@@ -80,7 +72,7 @@ def _in_value(raw: Any, kind: Any, where: str) -> Fault | None:
         problem, _, inner = str(error).partition(" - at ")
         names = [arg for arg in get_args(kind) if isinstance(arg, str)] if get_origin(kind) is Literal else []
         hint = (nearest(raw, names) if isinstance(raw, str) else None) or (f"it is one of {', '.join(names)}" if names else None)
-        return Fault(where + inner.strip("`").removeprefix("$"), f"is wrong: {problem[:1].lower()}{problem[1:]}", hint)
+        return _fault(where + inner.strip("`").removeprefix("$"), f"is wrong: {problem[:1].lower()}{problem[1:]}", hint)
     return None
 
 

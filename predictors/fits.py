@@ -267,4 +267,4 @@ def _fault(content: bytes, kind: type[FitFile] | type[PriorFile]) -> str | None:
         fault = find_fault(msgspec.json.decode(content), kind)
     except (msgspec.MsgspecError, ValueError):
         return None
-    return fault.sentence if fault else None
+    return fault[0] if fault else None

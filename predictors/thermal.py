@@ -61,8 +61,7 @@ def read_thermal(path: Path) -> Thermal:
     try:
         thermal = msgspec.convert(raw, Thermal)
     except msgspec.ValidationError as error:
-        fault = find_fault(raw, Thermal)
-        sentence, hint = (str(error), None) if fault is None else (fault.sentence, fault.hint)
+        sentence, hint = find_fault(raw, Thermal) or (str(error), None)
         raise StretchError(f"{path} does not describe heat: {sentence}", hint or "the guide on running bundles shows every key") from error
     if (problem := thermal.problem()) is not None:
         raise StretchError(f"{path} does not describe heat: {problem}", "state steps from cold to hot")

@@ -94,9 +94,9 @@ def measure(name: str, core: int, rounds: int) -> tuple[Rows, Rows, Rows]:
 def by_kind(name: str, runner: Runner) -> list[dict[str, Value]]:
     """Return time and rate of each kernel of a network, by the device's clock."""
     total: dict[str, tuple[int, float, int]] = {}
-    for entry in runner.compiled.profile(PROFILED):
-        count, ms, macs = total.get(entry.launch.kernel, (0, 0.0, 0))
-        total[entry.launch.kernel] = (count + 1, ms + entry.ms, macs + entry.launch.macs)
+    for launch, took in runner.compiled.profile(PROFILED):
+        count, ms, macs = total.get(launch.kernel, (0, 0.0, 0))
+        total[launch.kernel] = (count + 1, ms + took, macs + launch.macs)
     whole = sum(ms for _, ms, _ in total.values())
     return [
         {

@@ -76,7 +76,7 @@ def measure(folder: Path, profile: Path, runs: int) -> tuple[list[Row], list[Row
             traces.append(session.trace)
         alone = {step: statistics.median(session.time_alone(step) for _ in range(5)) for step in session.plan.subgraphs}
         kernels = {
-            step: sum(launch.ms for launch in delegate.compile_from(bundle, step).profile(fed=True))
+            step: sum(ms for _, ms in delegate.compile_from(bundle, step).profile(fed=True))
             for step, place in session.subgraph_placements.items()
             if isinstance(delegate := get_delegate(place.delegate).create(place.cores), OpenCLDelegate)
         }

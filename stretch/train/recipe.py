@@ -227,10 +227,8 @@ def load_recipe(path: Path, changes: tuple[str, ...] = ()) -> Recipe:
     try:
         return msgspec.convert(raw, Recipe)
     except msgspec.ValidationError as error:
-        fault = find_fault(raw, Recipe)
-        raise UsageError(
-            f"the recipe {path} cannot be used: {fault.sentence if fault else error}", fault.hint if fault else None
-        ) from error
+        problem, hint = find_fault(raw, Recipe) or (str(error), None)
+        raise UsageError(f"the recipe {path} cannot be used: {problem}", hint) from error
 
 
 def recipe_to_toml(recipe: Recipe) -> str:

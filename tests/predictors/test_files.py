@@ -123,11 +123,11 @@ GOOD = {"value": 1.5}
     ],
 )
 def test_error_has_path_fault_and_nearest_name(raw, path, problem, hint):
-    fault = find_fault(raw, Tree)
-    assert fault.where == path
-    assert problem in fault.problem
-    assert fault.hint is None if hint is None else hint in fault.hint
-    assert "[...]" not in fault.sentence
+    sentence, suggested = find_fault(raw, Tree)
+    assert sentence.startswith(f"`{path}` " if path else "it ")
+    assert problem in sentence
+    assert suggested is None if hint is None else hint in suggested
+    assert "[...]" not in sentence
 
 
 @pytest.mark.parametrize(

@@ -229,12 +229,8 @@ def _release(queue: Any, mapped: list[Any], keep_alive: object) -> None:
     del keep_alive
 
 
-@dataclass(frozen=True)
-class LaunchTime:
-    """Time of one launch."""
-
-    launch: Launch  # The launch.
-    ms: float  # Milliseconds from start to end on the device, or until the next launch is handed over if that takes longer.
+#: A launch, and its time from start to end on the device, or until the next launch is handed over if that takes longer, ms.
+LaunchTime = tuple[Launch, float]
 
 
 def raised(times: Sequence[float], total: float) -> list[float]:
@@ -329,7 +325,7 @@ class OpenCLCompiled(Compiled):
             best = [min(pair) for pair in zip(best, invocation.launch_ms(), strict=True)]
         if fed and len(best) > 1:
             best = raised(best, median(invocation.fed_ms() for _ in range(2 * runs + 1)))
-        return [LaunchTime(launch, ms) for launch, ms in zip(self.launches, best, strict=True)]
+        return list(zip(self.launches, best, strict=True))
 
     def commands(self, external: Mapping[str, Any]) -> list[Command]:
         """Return every launch with its arguments set.

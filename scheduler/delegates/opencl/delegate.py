@@ -83,7 +83,7 @@ class OpenCLTuning(Tuning):
         return [self._row(old, new, choices) for old, new in pair_launches(*times)]
 
     def _row(self, old: Any, new: Any, choices: Mapping[tuple[str, str], Any]) -> TunedKernel:
-        launch = (new or old).launch
+        launch = (new or old)[0]
         item_bytes = self._delegate.item_bytes
         return TunedKernel(
             name=launch.node,
@@ -93,8 +93,8 @@ class OpenCLTuning(Tuning):
             macs=launch.macs,
             bytes=launch.traffic(item_bytes),
             precision="fp16" if item_bytes == 2 else "fp32",
-            before_ms=None if old is None else old.ms,
-            after_ms=None if new is None else new.ms,
+            before_ms=None if old is None else old[1],
+            after_ms=None if new is None else new[1],
             choice=choices.get(tuned_key(launch)),
         )
 
@@ -102,10 +102,10 @@ class OpenCLTuning(Tuning):
 def pair_launches(before: Sequence[Any], after: Sequence[Any]) -> list[tuple[Any, Any]]:
     """Return pairs of a node's launches before and after; if the algorithm changed, each launch has a pair with None."""
     pairs: list[tuple[Any, Any]] = []
-    nodes = list(dict.fromkeys([row.launch.node for row in before] + [row.launch.node for row in after]))
+    nodes = list(dict.fromkeys([launch.node for launch, _ in (*before, *after)]))
     for node in nodes:
-        old, new = ([row for row in launches if row.launch.node == node] for launches in (before, after))
-        if [row.launch.kernel for row in old] == [row.launch.kernel for row in new]:
+        old, new = ([row for row in launches if row[0].node == node] for launches in (before, after))
+        if [launch.kernel for launch, _ in old] == [launch.kernel for launch, _ in new]:
             pairs += zip(old, new, strict=True)
         else:
             pairs += [(row, None) for row in old] + [(None, row) for row in new]
@@ -322,11 +322,11 @@ class OpenCLDelegate(Delegate):
         times: dict[str, float] = {}
         kernels: dict[str, list[str]] = {}
         owner: dict[str, str] = {}
-        for timing in compiled.profile(fed=True):
-            name = timing.launch.node
-            times[name] = times.get(name, 0.0) + timing.ms
-            kernels.setdefault(name, []).append(timing.launch.kernel)
-            owner.update(dict.fromkeys(timing.launch.merged, name))
+        for launch, ms in compiled.profile(fed=True):
+            name = launch.node
+            times[name] = times.get(name, 0.0) + ms
+            kernels.setdefault(name, []).append(launch.kernel)
+            owner.update(dict.fromkeys(launch.merged, name))
         placements = []
         for name, op in names.items():
             if name in times:

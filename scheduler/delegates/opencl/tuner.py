@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
+from operator import itemgetter
 from typing import Literal
 
 import numpy as np
@@ -217,15 +218,15 @@ def node_times(before: OpenCLCompiled, after: OpenCLCompiled, rounds: int) -> tu
     """Return the shortest time in ms of each node's launches in two forms of a subgraph, profiled in turns."""
     times: tuple[dict[str, float], dict[str, float]] = ({}, {})
     for total, launches in zip(times, interleaved_profiles((before, after), rounds), strict=True):
-        for timing in launches:
-            total[timing.launch.node] = total.get(timing.launch.node, 0.0) + timing.ms
+        for launch, ms in launches:
+            total[launch.node] = total.get(launch.node, 0.0) + ms
     return times
 
 
 def interleaved_profiles(variants: Sequence[OpenCLCompiled], rounds: int) -> list[list[LaunchTime]]:
     """Return the shortest time of each launch of several forms of a subgraph, profiled in turns."""
     profiles = [[compiled.profile(2) for compiled in variants] for _ in range(rounds)]
-    return [[min(times, key=lambda timing: timing.ms) for times in zip(*runs, strict=True)] for runs in zip(*profiles, strict=True)]
+    return [[min(times, key=itemgetter(1)) for times in zip(*runs, strict=True)] for runs in zip(*profiles, strict=True)]
 
 
 def tuned_key(launch: Launch) -> tuple[str, str]:
@@ -238,7 +239,7 @@ def tuned_key(launch: Launch) -> tuple[str, str]:
 
 def _conv_ms(compiled: OpenCLCompiled) -> float:
     """Return the time of the convolution in a graph of `single_node_graph` in ms, without conversions and the activation after it."""
-    return sum(timing.ms for timing in compiled.profile(1) if timing.launch.kernel not in ("move", "elementwise"))
+    return sum(ms for launch, ms in compiled.profile(1) if launch.kernel not in ("move", "elementwise"))
 
 
 def single_node_graph(graph: KernelGraph, node: KernelNode) -> KernelGraph:
