@@ -5,6 +5,7 @@ only names its ends, the tensors that it passes on. It computes the operators th
 and reads tensors of other portions. There is no join: the last portion writes the segment's end.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -101,21 +102,13 @@ def _chain_groups(tasks: TaskGraph) -> list[list[str]]:
     A tensor that skips over a task does not break the chain, because the reader of the tensor waits for the task as well. So
     only edges of the transitive reduction count: a source for which no other source of the same task waits.
     """
-    ancestors: list[int] = []
+    ancestors: list[frozenset[int]] = []
     last: list[list[int]] = []
-    for number in range(len(tasks)):
-        sources = tasks.sources[number]
-        earlier = 0
-        for source in sources:
-            earlier |= ancestors[source]
-        last.append([source for source in sources if not earlier >> source & 1])
-        for source in sources:
-            earlier |= 1 << source
-        ancestors.append(earlier)
-    follow = [0] * len(tasks)
-    for waits in last:
-        for source in waits:
-            follow[source] += 1
+    for sources in tasks.sources:
+        earlier = frozenset[int]().union(*(ancestors[source] for source in sources))
+        last.append([source for source in sources if source not in earlier])
+        ancestors.append(earlier.union(sources))
+    follow = Counter(source for waits in last for source in waits)
     groups: list[list[str]] = []
     group_of: list[int] = []
     for number, op in enumerate(tasks.ops):

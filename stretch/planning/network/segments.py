@@ -69,21 +69,14 @@ def cone(graph: OpGraph, names: Iterable[str], stop: Collection[str] = ()) -> se
 
 def components(names: Iterable[str], sets: Iterable[Sequence[str]]) -> list[list[str]]:
     """Return the connected components of the names, where each set connects its members, in the order of the names."""
-    root = {name: name for name in names}
-
-    def find(name: str) -> str:
-        while root[name] != name:
-            root[name] = root[root[name]]
-            name = root[name]
-        return name
-
+    position = {name: i for i, name in enumerate(names)}
+    member_of = {name: [name] for name in position}
     for first, *others in sets:
         for name in others:
-            root[find(name)] = find(first)
-    union: dict[str, list[str]] = {}
-    for name in root:
-        union.setdefault(find(name), []).append(name)
-    return list(union.values())
+            if member_of[name] is not member_of[first]:
+                member_of[first] += member_of[name]
+                member_of |= dict.fromkeys(member_of[name], member_of[first])
+    return [sorted(members, key=position.__getitem__) for members in {id(members): members for members in member_of.values()}.values()]
 
 
 @memoised
