@@ -19,8 +19,6 @@ from scheduler.delegates.opencl.graph import KernelGraph
 from scheduler.delegates.opencl.launch import (
     TEXEL,
     Argument,
-    Float,
-    Ints,
     Launch,
     Size,
     TensorArgument,
@@ -366,9 +364,9 @@ class OpenCLCompiled(Compiled):
                 return [self._constants[id(argument)]]
             case Zeros():
                 return [self._zeros]
-            case Ints(values):
+            case tuple(values):
                 return [np.int32(values[0]) if len(values) == 1 else np.array(values, np.int32)]
-            case Float(value):
+            case float(value):
                 return [np.float32(value)]
 
     def _upload(self, argument: Argument) -> None:

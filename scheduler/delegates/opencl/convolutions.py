@@ -6,7 +6,7 @@ import numpy as np
 
 from scheduler.delegates.base import Array, UnableError
 from scheduler.delegates.opencl.graph import NONE, FusedActivation, KernelNode
-from scheduler.delegates.opencl.launch import Argument, Ints, Launch, Size, TensorArgument, TensorView, Weights, Zeros
+from scheduler.delegates.opencl.launch import Argument, Launch, Size, TensorArgument, TensorView, Weights, Zeros
 from scheduler.delegates.opencl.lowering import (
     CPU_DEPTHWISE,
     CPU_LIGHT,
@@ -201,10 +201,10 @@ def depthwise(state: KernelLowering, conv: Convolution) -> None:
         Weights(weight, image=power),
         Weights(pad_to(conv.bias, blocks * lanes), "float"),
         TensorArgument(y, written=True),
-        Ints((h, w, conv.dilation[0], 0)),
-        Ints((oh, ow, blocks, m)),
-        Ints((conv.kernel[0], conv.stride[0], *conv.pads[:2])),
-        Ints((tiles, 0)),
+        (h, w, conv.dilation[0], 0),
+        (oh, ow, blocks, m),
+        (conv.kernel[0], conv.stride[0], *conv.pads[:2]),
+        (tiles, 0),
         *activation_arguments(conv.activation),
     )
     grid = (blocks, tiles * oh, n) if tile["CHANNELS_FIRST"] else (tiles * oh, blocks, n)
@@ -262,10 +262,10 @@ def stem(state: KernelLowering, conv: Convolution) -> None:
         Weights(weight, image=power),
         Weights(pad_to(conv.bias, tiles[1] * vc * lanes), "float"),
         TensorArgument(y, written=True),
-        Ints((h, w, c, 0)),
-        Ints((oh, ow, blocks, m)),
-        Ints((conv.kernel[0], conv.stride[0], *conv.pads[:2])),
-        Ints((*tiles, 0, 0)),
+        (h, w, c, 0),
+        (oh, ow, blocks, m),
+        (conv.kernel[0], conv.stride[0], *conv.pads[:2]),
+        (*tiles, 0, 0),
         *activation_arguments(conv.activation),
     )
     across, down = tiles[0] * oh, tiles[1]
@@ -333,7 +333,7 @@ def winograd(state: KernelLowering, conv: Convolution) -> None:
     _, m, oh, ow = conv.output
     lanes, reads, writes = state.blocking.lanes, state.blocking.blocks(c), state.blocking.blocks(m)
     down, across = -(-oh // TILE), -(-ow // TILE)
-    count, sizes = n * down * across, Ints((down, across, n * down * across, 0))
+    count, sizes = n * down * across, (down, across, n * down * across, 0)
     points, products = _matrices(state, f"{conv.node.output}:points", count, c), _matrices(state, f"{conv.node.output}:products", count, m)
     grid = (reads, count, 1)
     # both transforms use the same work-group, because their grids differ only in the first dimension
@@ -342,9 +342,9 @@ def winograd(state: KernelLowering, conv: Convolution) -> None:
         TensorArgument(state.blocked(conv.x)),
         Zeros(lanes),
         TensorArgument(points, written=True),
-        Ints((h, w, reads, 0)),
+        (h, w, reads, 0),
         sizes,
-        Ints(conv.pads[:2]),
+        conv.pads[:2],
     )
     state.add(Launch("winograd_in", conv.node.name, defines(), arguments, grid, f"{conv.shape} input", local=light))
     # one launch of the direct kernel computes all 36 products
@@ -363,12 +363,12 @@ def winograd(state: KernelLowering, conv: Convolution) -> None:
         Weights(matrices, image=power),
         Weights(np.zeros(lanes, np.float32), "float"),
         TensorArgument(products, written=True),
-        Ints((1, 1, reads, c)),
-        Ints((1, 1, writes, m)),
-        Ints((1, 1, 1, 1)),
-        Ints((0, 0, 1, 1)),
-        Ints(counts),
-        Ints((count * reads * lanes, int(matrices[0].size), count * writes * lanes, count)),
+        (1, 1, reads, c),
+        (1, 1, writes, m),
+        (1, 1, 1, 1),
+        (0, 0, 1, 1),
+        counts,
+        (count * reads * lanes, int(matrices[0].size), count * writes * lanes, count),
         *activation_arguments(NONE),
     )
     over, local = tile_grid(state, tile, counts, POINTS)
@@ -379,7 +379,7 @@ def winograd(state: KernelLowering, conv: Convolution) -> None:
         Weights(pad_to(conv.bias, writes * lanes), "float"),
         *residual,
         TensorArgument(state.result(conv.node.output), written=True),
-        Ints((oh, ow, writes, 0)),
+        (oh, ow, writes, 0),
         sizes,
         *activation_arguments(conv.activation),
     )
@@ -475,12 +475,12 @@ def direct(state: KernelLowering, conv: Convolution) -> None:
         *residual,
         *first,
         TensorArgument(y, written=True),
-        Ints((h, w, reads, c)),
-        Ints((oh, ow, blocks, m)),
-        Ints((*conv.kernel, *conv.stride)),
-        Ints((*conv.pads[:2], *conv.dilation)),
-        Ints(tiles),
-        Ints((0, 0, 0, conv.pixels)),
+        (h, w, reads, c),
+        (oh, ow, blocks, m),
+        (*conv.kernel, *conv.stride),
+        (*conv.pads[:2], *conv.dilation),
+        tiles,
+        (0, 0, 0, conv.pixels),
         *activation_arguments(conv.activation),
     )
     state.add(Launch("conv", conv.node.name, macros, arguments, grid, conv.shape, conv.macs, local))

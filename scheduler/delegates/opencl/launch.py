@@ -134,21 +134,8 @@ class Zeros:
     elements: int  # Maximum number of elements read.
 
 
-@dataclass(frozen=True)
-class Ints:
-    """An integer, or a vector of 2, 4 or 8 integers."""
-
-    values: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Float:
-    """A float."""
-
-    value: float
-
-
-Argument = TensorArgument | Weights | Zeros | Ints | Float
+#: Argument of a kernel; plain ones are a vector of 1, 2, 4 or 8 integers, and a float.
+Argument = TensorArgument | Weights | Zeros | tuple[int, ...] | float
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,6 @@ from scheduler.delegates.opencl.launch import (
     Argument,
     Blocking,
     Defines,
-    Float,
-    Ints,
     Launch,
     Shape,
     Size,
@@ -151,11 +149,11 @@ class KernelLowering:
         arguments = (
             TensorArgument(source),
             TensorArgument(target, written=True),
-            Ints((c, h, w, 0)),
-            Ints((channels, height, width, 0)),
-            Ints(start),
-            Ints(scale),
-            Float(fill),
+            (c, h, w, 0),
+            (channels, height, width, 0),
+            start,
+            scale,
+            float(fill),
         )
         description = f"{'x'.join(map(str, source.shape))}{':plain' if source.is_row_major else ''}->{'x'.join(map(str, target.shape))}{':plain' if target.is_row_major else ''}"
         self.add(Launch("move", name, macros, arguments, grid, description, local=local))
@@ -212,7 +210,7 @@ def reads_vectors(state: KernelLowering) -> bool:
 
 def activation_arguments(activation: FusedActivation) -> tuple[Argument, Argument]:
     """Return the two arguments of the kernels' macro `ACT_ARGS`."""
-    return Float(activation.a), Float(activation.b)
+    return float(activation.a), float(activation.b)
 
 
 def activation(node: KernelNode) -> FusedActivation:

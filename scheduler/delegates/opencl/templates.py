@@ -15,8 +15,6 @@ from scheduler.delegates.opencl.launch import (
     Argument,
     Blocking,
     Defines,
-    Float,
-    Ints,
     Launch,
     TensorArgument,
     TensorView,
@@ -120,7 +118,7 @@ def _launch(
     splat = [int(t is not None and c > 1 and t.view.image[1] == 1) for t in (x, z)]
     macros = defines(ACT=act.macro, OP=f"OP_{function}", BINARY=z is not None, SPLAT_X=splat[0], SPLAT=splat[1], **grid_macros)
     operands: tuple[Argument, ...] = (x,) if z is None else (x, z)
-    arguments = (*operands, TensorArgument(y, written=True), Ints((n, state.blocking.blocks(c), h, w)), *activation_arguments(act))
+    arguments = (*operands, TensorArgument(y, written=True), (n, state.blocking.blocks(c), h, w), *activation_arguments(act))
     shapes = [shape] if z is None else [x.view.shape, z.view.shape]
     state.add(
         Launch(
@@ -266,11 +264,11 @@ def pool(state: KernelLowering, node: KernelNode) -> None:
     arguments = (
         TensorArgument(x),
         TensorArgument(y, written=True),
-        Ints((h, w, blocks, 0)),
-        Ints((oh, ow, 0, 0)),
-        Ints((*kernel, *stride)),
-        Ints((top, left, *dilation)),
-        Ints((bottom, right, counts, 0)),
+        (h, w, blocks, 0),
+        (oh, ow, 0, 0),
+        (*kernel, *stride),
+        (top, left, *dilation),
+        (bottom, right, counts, 0),
     )
     shape = f"{describe(node, x.shape)} k{kernel[0]}x{kernel[1]} s{stride[0]}x{stride[1]}"
     state.add(Launch("pool", node.name, defines(LARGEST=largest, **grid_macros), arguments, grid, shape, local=local))
@@ -286,7 +284,7 @@ def global_pool(state: KernelLowering, node: KernelNode) -> None:
     # a CPU has enough blocks for its cores; on a GPU few blocks of many pixels each would leave most of it idle
     group = 1 if state.traits.cpu else 1 << (min(128, state.traits.max_local, state.traits.max_sizes[0]).bit_length() - 1)
     macros = defines(LARGEST=node.op == "GlobalMaxPool", YPLAIN=y.is_row_major, GROUP=group, WIDE=min(group, 32, 1 << (w - 1).bit_length()))
-    arguments = (TensorArgument(x), TensorArgument(y, written=True), Ints((h, w, blocks, c)))
+    arguments = (TensorArgument(x), TensorArgument(y, written=True), (h, w, blocks, c))
     local = (CPU_LIGHT[0] if state.traits.cpu else group, 1)
     state.add(Launch("global_pool", node.name, macros, arguments, (blocks * group, n), describe(node, x.shape), local=local))
 
@@ -312,7 +310,7 @@ def softmax(state: KernelLowering, node: KernelNode) -> None:
     shape = state.shape(node.output)
     axis = int(node.attrs.get("axis", -1)) % len(shape)
     outer, inner = prod(shape[:axis]), prod(shape[axis + 1 :])
-    sizes = Ints((outer, shape[axis], inner, 0))
+    sizes = (outer, shape[axis], inner, 0)
     _add_lines(state, node, outer * inner, (), (sizes,), "softmax", defines(LOGARITHM=node.op == "LogSoftmax"))
 
 
@@ -323,7 +321,7 @@ def layer_norm(state: KernelLowering, node: KernelNode) -> None:
     lines, length = prod(shape[:axis]), prod(shape[axis:])
     constants = state.constant(node.inputs[1]), state.constant(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else np.zeros(1)
     weights = tuple(Weights(as_float(np.broadcast_to(values, shape[axis:]).reshape(-1)), "float") for values in constants)
-    sizes = Ints((lines, length, 0, 0)), Float(float(node.attrs.get("epsilon", 1e-5)))
+    sizes = (lines, length, 0, 0), float(float(node.attrs.get("epsilon", 1e-5)))
     _add_lines(state, node, lines, weights, sizes, "layer_norm")
 
 
@@ -339,7 +337,7 @@ def reduce_mean(state: KernelLowering, node: KernelNode) -> None:
     reduced_axes = {a + 4 - len(shape) for a in axes}
     kept_sizes = tuple(1 if i in reduced_axes else size for i, size in enumerate(full))
     reduced = tuple(size if i in reduced_axes else 1 for i, size in enumerate(full))
-    _add_lines(state, node, prod(kept_sizes), (), (Ints(kept_sizes), Ints(reduced), Ints(strides(full))), "reduce_mean")
+    _add_lines(state, node, prod(kept_sizes), (), (kept_sizes, reduced, strides(full)), "reduce_mean")
 
 
 def transpose(state: KernelLowering, node: KernelNode) -> None:
@@ -350,7 +348,7 @@ def transpose(state: KernelLowering, node: KernelNode) -> None:
     order = [int(a) for a in node.attrs.get("perm", reversed(range(len(shape))))]
     sizes = [shape[a] for a in reversed(order)] + [1] * (8 - len(shape))
     steps = [strides(shape)[a] for a in reversed(order)] + [0] * (8 - len(shape))
-    _add_lines(state, node, prod(shape), (), (Ints(tuple(sizes)), Ints(tuple(steps))), "transpose")
+    _add_lines(state, node, prod(shape), (), (tuple(sizes), tuple(steps)), "transpose")
 
 
 def matmul(state: KernelLowering, node: KernelNode) -> None:
@@ -371,7 +369,7 @@ def matmul(state: KernelLowering, node: KernelNode) -> None:
         Weights(padded, "float"),
         Weights(np.zeros(width, np.float32), "float"),
         TensorArgument(y, written=True, without_strides=True),
-        Ints((rows, length, columns, 0)),
+        (rows, length, columns, 0),
     )
     grid = (width // lanes, rows)
     local = (1, 1) if state.traits.cpu else (min(32, state.traits.max_local), 1)

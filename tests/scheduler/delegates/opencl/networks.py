@@ -11,7 +11,7 @@ from scheduler.delegates.cpu import CpuDelegate
 from scheduler.delegates.opencl import OpenCLDelegate
 from scheduler.delegates.opencl.compiled import OpenCLCompiled
 from scheduler.delegates.opencl.device import open_device
-from scheduler.delegates.opencl.launch import Ints, Launch, TensorArgument
+from scheduler.delegates.opencl.launch import Launch, TensorArgument
 from scheduler.delegates.opencl.schedule import Options, Schedules
 from scheduler.delegates.opencl.templates import lower
 from stretch.export.onnx import to_onnx
@@ -127,7 +127,7 @@ def cosine(kernel):
         x, y = state.blocked(node.inputs[0]), state.result(node.output)
         n, c, h, w = x.image
         blocks = state.blocking.blocks(c)
-        arguments = (TensorArgument(x), TensorArgument(y, written=True), Ints((blocks, h, w, 0)))
+        arguments = (TensorArgument(x), TensorArgument(y, written=True), (blocks, h, w, 0))
         state.add(Launch(kernel, node.name, (), arguments, (blocks, h * w, n), "cos"))
 
     return template
