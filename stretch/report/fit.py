@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -51,7 +51,7 @@ def print_page(console: Console, page: Page, answered: Callable[[], None] = lamb
     for line in page.head:
         if isinstance(line, Grid):
             console.print()
-            console.print(GridTable(line), width=width)
+            _print_grid(console, line, width)
         else:
             console.print(line, width=width if page.brief else None, soft_wrap=not page.brief)
         parted = True
@@ -78,9 +78,9 @@ def _print_rest(console: Console, page: Page, part: Callable[[], None]) -> None:
             console.print(sentence, soft_wrap=True)
         for shown in parts:
             if isinstance(shown, Grid):
-                console.print(GridTable(shown))
+                _print_grid(console, shown)
             elif isinstance(shown, Chart):
-                console.print(TextTimeline(shown))
+                _print_timeline(console, shown)
     if page.notes:
         part()
         for sentence in page.notes:
@@ -96,50 +96,37 @@ def _facts(facts: Sequence[Fact]) -> Table:
     return filled
 
 
-class GridTable:
-    """A table of a report; one paragraph per row if its longest words do not fit side by side."""
-
-    def __init__(self, grid: Grid) -> None:
-        self._grid = grid
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the table, its widest text column wrapped between words if necessary, or paragraphs."""
-        grid = self._grid
-        cells = list(zip(grid.columns, *grid.rows, strict=True))
-        widths = [max(map(cell_len, column_cells)) for column_cells in cells]
-        text = [i for i in range(len(widths)) if i not in grid.right]
-        folded = max(text, key=lambda i: widths[i], default=None)
-        longest = 0 if folded is None else max(cell_len(word) for cell in cells[folded] for word in cell.split() or [""])
-        # one character separates two columns
-        room = options.max_width - (len(widths) - 1)
-        if sum(widths) <= room or (folded is not None and sum(widths) - widths[folded] + longest <= room):
-            filled = Table(box=None, pad_edge=False)
-            for i, title in enumerate(grid.columns):
-                filled.add_column(title, justify="right" if i in grid.right else "left", no_wrap=i != folded, overflow="fold")
-            for row in grid.rows:
-                filled.add_row(*row)
-            yield filled
-            return
-        for first, *others in grid.rows:
-            yield Text(first, overflow="fold")
-            pairs = (f"{title} {cell}" for title, cell in zip(grid.columns[1:], others, strict=True) if cell)
-            yield Padding(Text("; ".join(pairs), overflow="fold"), (0, 0, 0, 2))
+def _print_grid(console: Console, grid: Grid, width: int | None = None) -> None:
+    """Print a table, its widest text column wrapped between words if necessary; one paragraph per row if its longest words do not fit."""
+    cells = list(zip(grid.columns, *grid.rows, strict=True))
+    widths = [max(map(cell_len, column_cells)) for column_cells in cells]
+    text = [i for i in range(len(widths)) if i not in grid.right]
+    folded = max(text, key=lambda i: widths[i], default=None)
+    longest = 0 if folded is None else max(cell_len(word) for cell in cells[folded] for word in cell.split() or [""])
+    # one character separates two columns
+    room = (console.width if width is None else width) - (len(widths) - 1)
+    if sum(widths) <= room or (folded is not None and sum(widths) - widths[folded] + longest <= room):
+        filled = Table(box=None, pad_edge=False)
+        for i, title in enumerate(grid.columns):
+            filled.add_column(title, justify="right" if i in grid.right else "left", no_wrap=i != folded, overflow="fold")
+        for row in grid.rows:
+            filled.add_row(*row)
+        console.print(filled, width=width)
+        return
+    for first, *others in grid.rows:
+        console.print(Text(first, overflow="fold"), width=width)
+        pairs = (f"{title} {cell}" for title, cell in zip(grid.columns[1:], others, strict=True) if cell)
+        console.print(Padding(Text("; ".join(pairs), overflow="fold"), (0, 0, 0, 2)), width=width)
 
 
-class TextTimeline:
-    """A timeline of a report as text bars, up to the terminal's width."""
-
-    def __init__(self, chart: Chart) -> None:
-        self._chart = chart
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield a line for each row, and a legend."""
-        for group, bars in self._chart.groups.items():
-            label = max(len(bar.row) for bar in bars)
-            width = max(_LEAST_BAR, min(BAR_WIDTH, options.max_width - label - 3))
-            if len(self._chart.groups) > 1:
-                yield Text(group)
-            yield from map(Text, text_bars(bars, self._chart.total_ms, width))
+def _print_timeline(console: Console, chart: Chart) -> None:
+    """Print a timeline as text bars, up to the terminal's width: a line for each row, and a legend."""
+    for group, bars in chart.groups.items():
+        label = max(len(bar.row) for bar in bars)
+        width = max(_LEAST_BAR, min(BAR_WIDTH, console.width - label - 3))
+        lines = text_bars(bars, chart.total_ms, width)
+        for line in [group, *lines] if len(chart.groups) > 1 else lines:
+            console.print(Text(line))
 
 
 def text_bars(bars: Sequence[Bar], total_ms: float, width: int = BAR_WIDTH) -> list[str]:
