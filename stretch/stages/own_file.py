@@ -45,7 +45,7 @@ def check_own_file(loaded: LoadedModel) -> tuple[list[str], tuple[Path, SourceFi
     unknown = f"it is not known whether the network computes the same as {path}"
     inputs, best = Inputs.of(loaded.input_shape, loaded.module), float("inf")
     try:
-        run = network.open(path)
+        run = network.opener(path, network.own)
         compared = [(x, run(x)) for x in _inputs(network, inputs)]
         again = run(compared[-1][0])
     except StretchError as error:

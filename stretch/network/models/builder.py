@@ -246,10 +246,8 @@ class OwnNetwork:
     #: For each operator in order: its name in messages, and the tensors that it writes by their names in the file, each with
     #: the network's node that computes it, and the order of its axes in the file.
     operators: Sequence[tuple[str, Mapping[str, tuple[str, tuple[int, ...]]]]] = ()
-
-    def open(self, path: Path) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-        """Open the file in its own runtime; return a function from its inputs to its results."""
-        return SourceFileRunner(path, self.own).run
+    #: Opens a file in its own runtime, and returns a function from its inputs to its results.
+    opener: Callable[[Path, SourceFile], Callable[[Mapping[str, Any]], dict[str, Any]]] = lambda path, own: SourceFileRunner(path, own).run
 
 
 #: Data types that are read as single precision.

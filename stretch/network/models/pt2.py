@@ -3,7 +3,7 @@
 import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -66,45 +66,45 @@ def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.
         tuple(SourceTensor(key, key, ()) for key, _ in walk_leaves(output.args[0])),
         "fp16" if any(parameter.dtype in HALF for parameter in program.state_dict.values()) else "fp32",
     )
-    return finish_network(path, fx.GraphModule(network, graph, "Network").float().eval(), shapes, ends, [], _Archive(own, numbers=numbers))
+    return finish_network(
+        path,
+        fx.GraphModule(network, graph, "Network").float().eval(),
+        shapes,
+        ends,
+        [],
+        OwnNetwork(own, opener=partial(_open_archive, numbers)),
+    )
 
 
-@dataclass(frozen=True)
-class _Archive(OwnNetwork):
-    """Facts about an archive."""
+def _open_archive(numbers: Sequence[Any], path: Path, own: SourceFile) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """Load an archive's network in torch; return a function from inputs by the forward's arguments to outputs by keys.
 
-    numbers: Sequence[Any] = ()  # Arguments that are not tensors; None in place of a tensor.
+    Args:
+        numbers: Arguments that are not tensors; None in place of a tensor.
+    """
+    program = _load_program(path)
+    module, spec = program.module(check_guards=False), program.call_spec.in_spec
 
-    def open(self, path: Path) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-        """Load the archive's network in torch; return a function from inputs by the forward's arguments to outputs by keys."""
-        program = _load_program(path)
-        module, spec = program.module(check_guards=False), program.call_spec.in_spec
+    @torch.inference_mode()
+    def run(inputs: Mapping[str, Any]) -> dict[str, Any]:
+        tensors = (torch.from_numpy(inputs[end.tensor].copy()).to(getattr(torch, end.dtype)) for end in own.inputs)
+        flat = [next(tensors) if number is None else number for number in numbers]
+        args, kwargs = pytree.tree_unflatten(flat, spec)
+        return {key: tensor.float().numpy() for key, tensor in walk_leaves(module(*args, **kwargs))}
 
-        @torch.inference_mode()
-        def run(inputs: Mapping[str, Any]) -> dict[str, Any]:
-            tensors = (torch.from_numpy(inputs[end.tensor].copy()).to(getattr(torch, end.dtype)) for end in self.own.inputs)
-            flat = [next(tensors) if number is None else number for number in self.numbers]
-            args, kwargs = pytree.tree_unflatten(flat, spec)
-            return {key: tensor.float().numpy() for key, tensor in walk_leaves(module(*args, **kwargs))}
-
-        return run
-
-
-class _Reason(logging.Filter):
-    """Keeps the reason why torch could not read a file; torch logs it instead of raising it."""
-
-    error: BaseException | None = None
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Keep the exception of a record, and suppress its output."""
-        self.error = self.error or (record.exc_info[1] if record.exc_info else None)
-        return False
+    return run
 
 
 def _load_program(path: Path) -> torch.export.ExportedProgram:
     need(path.is_file(), f"cannot read the model {path}: there is no such file")
-    reason, logger = _Reason(), logging.getLogger("torch.export")
-    logger.addFilter(reason)
+    logger, logged = logging.getLogger("torch.export"), list[BaseException | None]()
+
+    def keep_reason(record: logging.LogRecord) -> bool:
+        """Keep the reason why torch could not read the file, which torch logs instead of raising it."""
+        logged.append(record.exc_info[1] if record.exc_info else None)
+        return False
+
+    logger.addFilter(keep_reason)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -112,11 +112,11 @@ def _load_program(path: Path) -> torch.export.ExportedProgram:
     # torch raises any exception that reading a damaged or foreign file causes
     except Exception as error:
         raise StretchError(
-            f"torch.export.load cannot read {path}: {first_line(reason.error or error)[:160]}",
+            f"torch.export.load cannot read {path}: {first_line(next(filter(None, logged), error))[:160]}",
             "save the network with torch.export.save of this torch; let it return tensors in tuples, lists and dictionaries",
         ) from error
     finally:
-        logger.removeFilter(reason)
+        logger.removeFilter(keep_reason)
 
 
 def _input_end(node: fx.Node) -> End:

@@ -10,7 +10,7 @@ from html import escape
 from importlib import resources
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from predictors.errors import StretchError, UsageError, install_line
 from predictors.files import write_whole
@@ -413,7 +413,6 @@ class Page:
     #: Answer, numbers, reason, confidence and next command, at the start of every rendering; without `--details` a terminal shows only these.
     brief: Sequence["str | Grid"] = ()
     refused: bool = False  # Whether it states the reason for a missing result.
-    language: Literal["en"] = field(default="en", init=False)
 
     @property
     def head(self) -> Sequence["str | Grid"]:
