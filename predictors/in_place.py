@@ -5,16 +5,12 @@ Backends whose tensors are blocks of channels can do this if a part begins and e
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple, cast
+from typing import cast
 
 from predictors.graph import Op, OpGraph
 
-
-class TensorPlacement(NamedTuple):
-    """The position of a tensor inside a larger one."""
-
-    whole: str  # Name of the larger tensor.
-    first: int  # First channel in the larger tensor.
+#: The position of a tensor inside a larger one: the larger tensor's name, and the first channel in it.
+TensorPlacement = tuple[str, int]
 
 
 def tensor_placements(
@@ -36,7 +32,7 @@ def tensor_placements(
             # Padding after a part that ends within a block would overwrite the first lanes of the next part.
             aligned = first % lanes == 0 and (channels[name] % lanes == 0 or name == parts[-1])
             if aligned and name in written and name not in placements and parts.count(name) == 1:
-                placements[name] = TensorPlacement(tensor, first)
+                placements[name] = tensor, first
             first += channels[name]
     return placements
 
@@ -46,8 +42,9 @@ def find_joined(parts: Sequence[str], channels: Mapping[str, int], placed: Mappi
     start = placed.get(parts[0])
     if start is None:
         return None
-    first_channels = accumulate((channels[name] for name in parts[:-1]), initial=start.first)
-    return start if all(placed.get(name) == (start.whole, first) for name, first in zip(parts, first_channels, strict=True)) else None
+    whole, start_channel = start
+    first_channels = accumulate((channels[name] for name in parts[:-1]), initial=start_channel)
+    return start if all(placed.get(name) == (whole, first) for name, first in zip(parts, first_channels, strict=True)) else None
 
 
 def copied_parts(graph: OpGraph, placed: Collection[str], unwritten: Collection[str], lanes: int) -> dict[str, list[str]]:
@@ -67,7 +64,7 @@ def copied_parts(graph: OpGraph, placed: Collection[str], unwritten: Collection[
     return {
         tensor: []
         if tensor not in graph.outputs and find_joined(parts, channels, placed_parts)
-        else [name for name in parts if name not in placed_parts or placed_parts[name].whole != tensor]
+        else [name for name in parts if name not in placed_parts or placed_parts[name][0] != tensor]
         for tensor, parts in producers.items()
     }
 

@@ -99,7 +99,7 @@ class KernelLowering:
     def joined_view(self, parts: Sequence[str]) -> TensorView | None:
         """Return the concatenation of tensors that are already adjacent in a larger tensor, else None."""
         placement = find_joined(parts, {name: self.shape(name)[1] for name in parts}, self._slices)
-        return placement and self._blocked[placement.whole].channels(placement.first, sum(self.shape(name)[1] for name in parts))
+        return placement and self._blocked[placement[0]].channels(placement[1], sum(self.shape(name)[1] for name in parts))
 
     def is_slice(self, name: str) -> bool:
         """Return whether a tensor is written as a slice of a concatenation and needs no copy."""
