@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from stretch.planning.cost.accuracy import AccuracySource, Sensitivity
 from stretch.planning.cost.branch import Costs, Floats
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
@@ -70,10 +71,10 @@ def keep_blocks(planned: PlanResult, losses: Losses) -> tuple[BranchDesign, list
     return design, notes
 
 
-def shorten(planned: PlanResult, losses: Losses | None) -> Shortened | None:
+def shorten(planned: PlanResult, losses: Losses | None, source: AccuracySource | None = None) -> Shortened | None:
     """Return the original without its least important blocks on the best single processor, within the plan's time or the latency budget.
 
-    Without losses, blocks are dropped evenly, as in plans.
+    Without losses, blocks are dropped evenly, as in plans. A sensitivity as `source` predicts the agreement of both networks.
 
     Returns:
         None if nothing is stretched, the original is as fast, or removing blocks cannot make it as fast.
@@ -98,7 +99,13 @@ def shorten(planned: PlanResult, losses: Losses | None) -> Shortened | None:
         run = timeline(graph, design, costs)
         if run.makespan_ms > limit * (1 + 1e-9):
             continue
-        branched, shortened = (kept_worth(planned, item, losses) if losses else 0.0 for item in (planned.design, design))
+        kept = None
+        if isinstance(source, Sensitivity):
+            branched, shortened = (source.value(source.loss(graph, item)) for item in (planned.design, design))
+            kept = Kept(basis="sensitivity", branched=branched, shortened=shortened, images=source.on.held_back)
+        elif losses:
+            branched, shortened = (kept_worth(planned, item, losses) for item in (planned.design, design))
+            kept = Kept(basis="blocks", branched=branched, shortened=shortened)
         return Shortened(
             processor=single.processor,
             precision=single.precision,
@@ -107,7 +114,7 @@ def shorten(planned: PlanResult, losses: Losses | None) -> Shortened | None:
             dropped={part.name: list(part.branches[0].dropped) for part in parts if part.branches[0].dropped},
             blocks=sum(segment.depth for segment in segments),
             design=design,
-            kept=Kept(basis="blocks", branched=branched, shortened=shortened) if losses else None,
+            kept=kept,
         )
     return None
 

@@ -29,9 +29,7 @@ from stretch.planning.design.scale import scaled_graph
 from stretch.planning.messages import format_value
 from stretch.planning.network.segments import Segment, backbone_of, split_segments
 from stretch.planning.result import (
-    Kept,
     PlanResult,
-    Shortened,
     UnusedProcessor,
     place_sides,
     ranked_singles,
@@ -268,18 +266,6 @@ def _choose_blocks(choice: Choice, result: PlanResult, losses: Losses) -> PlanRe
     return replace(changed, warnings=tuple(warnings))
 
 
-def _shorten(problem: PlanningProblem, result: PlanResult, losses: Losses | None) -> Shortened | None:
-    """Return the shortened network of a plan, with the predicted agreement of both if the request has a sensitivity; None if none exists."""
-    shortened, source = shorten(result, losses), problem.accuracy_source
-    if shortened is None or result.accuracy is None or not isinstance(source, Sensitivity):
-        return shortened
-    alone, branched = source.prediction(source.loss(problem.graph, shortened.design)), result.accuracy
-    assert alone.agreement is not None
-    assert branched.agreement is not None
-    kept = Kept(basis="sensitivity", branched=branched.agreement, shortened=alone.agreement, images=alone.images)
-    return msgspec.structs.replace(shortened, kept=kept)
-
-
 def _merging_warning(choice: Choice, ms: float) -> str | None:
     """Return a warning with the time of merged stages; None if they gain little."""
     problem, result = choice.problem, choice.result
@@ -426,7 +412,7 @@ def predict(
         choice.space.size_log10 if choice else None,
         source.prediction(source.loss(graph, design)) if source is not None else None,
     )
-    return replace(result, shortened=_shorten(problem, result, losses))
+    return replace(result, shortened=shorten(result, losses, source))
 
 
 # Warnings about a plan.
