@@ -235,7 +235,13 @@ def front(
 def trace_front(problem: PlanningProblem, weighed: Sequence[str], count: int) -> tuple[list[exact.SearchResult], int, float]:
     """Return the designs of `front`, the number of evaluated options, and the decimal logarithm of the number of designs."""
     names, source, checked = check_criteria(weighed), problem.accuracy_source, problem.config
-    _check(names, checked, source)
+    for name, option, measure in (("agreement", "min_agreement", "agreement"), ("accuracy", "min_accuracy", "top-1")):
+        if name in names and (source is None or source.option != option):
+            hint = "give `images` or `accuracy`, or ask for `pareto=latency,macs`"
+            raise UsageError(f"nothing predicts the {measure} of designs", hint)
+    if checked.strategy != "exact" or checked.widens or checked.params is not None:
+        reason = "fronts are searched by the exact search, without bounds on parameters and without joins that widen the backbone"
+        raise UsageError(reason, "leave out `strategy`, `join` and `params`")
     goals = {"latency": exact.LATENCY, "macs": exact.MACS} | ({} if source is None else {"loss": exact.Measure(source.losses)})
     if "energy" in names:
         goals["energy"] = exact.measure_of(read_objective("energy"), problem.device, checked.processors)
@@ -267,16 +273,6 @@ def check_criteria(names: Sequence[str]) -> tuple[str, ...]:
         reason = f"`pareto={','.join(names)}` does not name two different things to weigh"
         raise UsageError(reason, "write it as `pareto=latency,agreement`")
     return tuple(names)
-
-
-def _check(weighed: Sequence[str], config: PlanConfig, source: AccuracySource | None) -> None:
-    for name, option, measure in (("agreement", "min_agreement", "agreement"), ("accuracy", "min_accuracy", "top-1")):
-        if name in weighed and (source is None or source.option != option):
-            hint = "give `images` or `accuracy`, or ask for `pareto=latency,macs`"
-            raise UsageError(f"nothing predicts the {measure} of designs", hint)
-    if config.strategy != "exact" or config.widens or config.params is not None:
-        reason = "fronts are searched by the exact search, without bounds on parameters and without joins that widen the backbone"
-        raise UsageError(reason, "leave out `strategy`, `join` and `params`")
 
 
 def trace_diverse(problem: PlanningProblem, count: int, within: float) -> tuple[Choice, list[exact.SearchResult]]:

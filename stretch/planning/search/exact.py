@@ -45,12 +45,6 @@ def with_input_holders(space: DesignSpace, picks: Picks) -> tuple[list[tuple[Seg
     return rows, holder
 
 
-def satisfies_rules(space: DesignSpace, picks: Picks) -> bool:
-    """Return whether each pick is allowed for the holder of its input, and takes a finite time."""
-    rows = ((options, space.holders.index(holder), index) for options, index, holder in with_input_holders(space, picks)[0])
-    return all(options.allowed[at, index] and np.isfinite(options.ms[at, index]) for options, at, index in rows)
-
-
 def processors_used(space: DesignSpace, picks: Picks) -> tuple[str, ...]:
     """Return the processors that run a part of a design, in the space's order."""
     names = {name for options, _ in picks for name in options.processors_used(space.costs.host)}
@@ -321,8 +315,9 @@ def search_concat(build: Callable[[Sequence[int] | None], DesignSpace], totals: 
             for segment_options, (options, index) in zip(space.options, search_result.picks, strict=True)
         ]
         candidate_result = SearchResult.unproved(space, picks, 0)
-        feasible = satisfies_rules(space, picks) and totals.low <= candidate_result.macs <= totals.high
-        if feasible and (best is None or candidate_result.ms < best.ms):
+        held = [(options, (space.holders.index(holder), index)) for options, index, holder in with_input_holders(space, picks)[0]]
+        allowed = all(options.allowed[at] and np.isfinite(options.ms[at]) for options, at in held)
+        if allowed and totals.low <= candidate_result.macs <= totals.high and (best is None or candidate_result.ms < best.ms):
             best = candidate_result
         converged = bool(seen) and input_widths == seen[-1]
         if best is not None and (converged or round_number + 1 >= SUFFICIENT_ROUNDS):
