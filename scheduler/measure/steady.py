@@ -312,17 +312,9 @@ def fit_link(runs: Sequence[Handover]) -> LinkTimes:
 RUNS, PHASES = 8, 5
 
 
-@dataclass(frozen=True)
-class SideBySide:
-    """Slowdown of two functions that run at the same time."""
-
-    first: float  # Time during the second ÷ time alone.
-    second: float  # Time during the first ÷ time alone.
-
-
 def time_together(
     first: Callable[[], None], second: Callable[[], None], runs: int = RUNS, phases: int = PHASES, end: float = inf
-) -> SideBySide:
+) -> tuple[float, float]:
     """Run both functions alone and together in turns; return ratios of the medians, at least 1: other work cannot speed a processor up."""
     works = (first, second)
     alone_ms: tuple[list[float], list[float]] = ([], [])
@@ -336,8 +328,8 @@ def time_together(
             alone_ms[number].extend(_time(work) for _ in range(runs))
         for number in range(2):
             beside_ms[number].extend(_time_beside(works[number], works[1 - number], runs))
-    ratios = [float(np.median(beside_ms[i]) / np.median(alone_ms[i])) for i in range(2)]
-    return SideBySide(*ratios)
+    first, second = (float(np.median(beside_ms[i]) / np.median(alone_ms[i])) for i in range(2))
+    return first, second
 
 
 def _time(work: Callable[[], None]) -> float:

@@ -569,7 +569,7 @@ def _run_in_parallel(
     times = time_together(runs[0], runs[1], end=end)
     for delegate in delegates:
         delegate.close()
-    return times.first, times.second
+    return times
 
 
 #: Seconds for the hand-overs and contention of a processor, and their maximum share of the total time.

@@ -160,13 +160,9 @@ MAX_INPUTS = 4608
 _MIN_RIDGE = 1e-4
 
 
-@dataclass(frozen=True)
-class Covariances:
-    """Covariances of the original segment."""
-
-    #: Covariances of the inputs of its dense layers by name, (inputs, inputs) float64, in the order of the layer's weights.
-    layers: Mapping[str, torch.Tensor]
-    end: torch.Tensor  # Covariance of its output, (channels, channels) float64.
+#: Covariances of the original segment: of the inputs of its dense layers by name, (inputs, inputs) float64, in the order of the layer's
+#: weights; and of its output, (channels, channels) float64.
+Covariances = tuple[Mapping[str, torch.Tensor], torch.Tensor]
 
 
 def find_covariances(original_branch: Branch, source: OpGraph, original_inputs: Batches, images: int) -> Covariances:
@@ -195,7 +191,7 @@ def find_covariances(original_branch: Branch, source: OpGraph, original_inputs: 
     finally:
         for handle in handles:
             handle.remove()
-    return Covariances({name: sums.covariance()[0] for name, sums in products.items()}, end.covariance()[0])
+    return {name: sums.covariance()[0] for name, sums in products.items()}, end.covariance()[0]
 
 
 class ChannelChoice:
@@ -213,7 +209,8 @@ class ChannelChoice:
 
     def __init__(self, captured: Captured, part: SegmentDesign, covariances: Covariances, ridge: float) -> None:
         # smaller eigenvalues are rounding errors of fp32 products
-        self._captured, self._part, self._covariances, self._ridge = captured, part, covariances, max(ridge, _MIN_RIDGE)
+        self._captured, self._part, self._ridge = captured, part, max(ridge, _MIN_RIDGE)
+        self._layers, self._end = covariances
         # all branches and candidates start with the same inverses
         self._inverses: dict[str, torch.Tensor] = {}
 
@@ -246,7 +243,7 @@ class ChannelChoice:
             if join := self._join(index, branch, others, group):
                 reading.append(join)
             if reading:
-                moved = [(layer, columns.to(self._covariances.end.device)) for layer, columns in reading]
+                moved = [(layer, columns.to(self._end.device)) for layer, columns in reading]
                 chosen[group] = keep_units(channels.units[group], branch.kept[group], moved).cpu()
             open_groups.discard(group)
         return replace(inherited, chosen=chosen)
@@ -256,9 +253,9 @@ class ChannelChoice:
     ) -> Elimination | None:
         """Return a layer with all its inputs and the outputs that are known to stay; None if its covariance is missing."""
         original = matches.get(name, name)
-        if original not in self._covariances.layers:
+        if original not in self._layers:
             return None
-        covariance = self._covariances.layers[original]
+        covariance = self._layers[original]
         weight = self._captured.weights[original]["weight"].detach().flatten(1).double()
         _, norm, *_ = tail_of(source, name)
         if norm is not None:
@@ -281,7 +278,7 @@ class ChannelChoice:
         columns = _units(branch.channels, branch.source.output, group, 1)
         if not join.convolves or columns is None:
             return None
-        covariance = self._covariances.end
+        covariance = self._end
         size = covariance.diagonal()
         targets = torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
         if join.divides:
