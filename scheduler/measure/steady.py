@@ -328,8 +328,8 @@ def time_together(
             alone_ms[number].extend(_time(work) for _ in range(runs))
         for number in range(2):
             beside_ms[number].extend(_time_beside(works[number], works[1 - number], runs))
-    first, second = (float(np.median(beside_ms[i]) / np.median(alone_ms[i])) for i in range(2))
-    return first, second
+    ratios = [float(np.median(beside_ms[i]) / np.median(alone_ms[i])) for i in range(2)]
+    return ratios[0], ratios[1]
 
 
 def _time(work: Callable[[], None]) -> float:
