@@ -342,6 +342,13 @@ class Processor:
         raise UsageError(f"`{self.name}` does not run `{precision}`", f"it runs {', '.join(self.precisions)}")
 
 
+class InferenceConstant(NamedTuple):
+    """Time of an inference on a processor beyond its kernels."""
+
+    ms: float  # The time.
+    high: float  # Upper end of its 90 % interval, as a factor.
+
+
 class DeviceProfile(ProfileFile, frozen=True, kw_only=True, dict=True):
     """A device with its profile, and with the fits and priors of its processors.
 
@@ -400,13 +407,13 @@ class DeviceProfile(ProfileFile, frozen=True, kw_only=True, dict=True):
             cached = self._by_name[name] = self._processor(name)
         return cached
 
-    def inference_constant(self, name: str) -> tuple[float, float] | None:
-        """Return the time of an inference beyond its kernels, ms, and the upper end of its 90 % interval as a factor; None if not measured."""
+    def inference_constant(self, name: str) -> InferenceConstant | None:
+        """Return the time of an inference beyond its kernels, with its interval, from measured networks; None without measurements."""
         processor = self.processor(name)
         fit, prior = processor.fits.get(processor.default_precision), processor.priors.get(processor.default_precision)
         if fit is not None:
-            return fit.correction.fixed_ms, fit.interval.high
-        return (prior.calibration.per_inference_ms, prior.interval.high) if prior and prior.calibration else None
+            return InferenceConstant(fit.correction.fixed_ms, fit.interval.high)
+        return InferenceConstant(prior.calibration.per_inference_ms, prior.interval.high) if prior and prior.calibration else None
 
     @cached_property
     def default_processors(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from stretch.planning.config import only_latency
 from stretch.planning.cost.accuracy import AccuracySource, Sensitivity
 from stretch.planning.cost.branch import Costs, Floats
 from stretch.planning.cost.makespan import timeline
@@ -44,7 +45,7 @@ def keep_blocks(planned: PlanResult, losses: Losses) -> tuple[BranchDesign, list
     """
     config, costs, design = planned.config, planned.costs, planned.design
     notes: list[str] = []
-    if not config.only_latency or config.widens or config.params is not None:
+    if not only_latency(config) or config.widens or config.params is not None:
         return design, notes
     limit = max(config.latency_budget or 0.0, planned.run.makespan_ms)
     for number, row in enumerate(planned.run.segments):

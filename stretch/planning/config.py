@@ -197,14 +197,9 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
         return self.kinds or (exact_kinds() if self.lossless else (STRETCH,))
 
     @property
-    def weights(self) -> dict[str, float]:
-        """Weights of the objective (`read_objective`)."""
+    def parsed_objective(self) -> dict[str, float]:
+        """The parsed objective; `read_objective` refuses malformed text."""
         return read_objective(self.objective)
-
-    @property
-    def only_latency(self) -> bool:
-        """Whether the objective is latency and nothing else."""
-        return [name for name, weight in self.weights.items() if weight] == ["latency"]
 
     @property
     def exact(self) -> bool:
@@ -314,7 +309,7 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
             problem = f"`{self.join}` joins are planned without `strategy` and `params`"
             raise UsageError(problem, f"leave them out, or use `join={DEFAULT}`")
         unsearched = self.strategy == GRID
-        if not self.only_latency and self.objective != ACCURACY:
+        if not only_latency(self) and self.objective != ACCURACY:
             problem = f"the objective `{self.objective}` is not planned for"
             self._refuse("objective", problem, join=self.widens, params=self.params is not None, strategy=unsearched)
         about = self._accuracy_option
@@ -351,6 +346,11 @@ _BY_NAME |= {field.name: Option.of(field) for field in msgspec.structs.fields(Pl
 PLAN_OPTIONS = tuple(_BY_NAME[name] for name in (*FIRST, *sorted(_BY_NAME.keys() - set(FIRST))))
 
 PlanConfig.__doc__ = f"{PlanConfig.__doc__}\n\nArgs:\n" + "\n".join(f"    {option.name}: {option.help}" for option in PLAN_OPTIONS)
+
+
+def only_latency(request: PlanConfig) -> bool:
+    """Return whether the objective of a request is latency and nothing else."""
+    return [name for name, weight in request.parsed_objective.items() if weight] == ["latency"]
 
 
 def _leave_out_hint(first: str, second: str) -> str:

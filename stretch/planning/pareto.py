@@ -280,7 +280,7 @@ def trace_diverse(problem: PlanningProblem, count: int, within: float) -> tuple[
     if not 1 <= within < float("inf"):
         raise UsageError(f"`within={within:g}` is not a factor from 1 up", "write it as `within=1.2`")
     config = problem.config
-    not_additive = not config.weights
+    not_additive = not config.parsed_objective
     unfit = {"objective": not_additive, "strategy": config.strategy != "exact", "join": config.widens, "params": config.params is not None}
     for name in (name for name, refused in unfit.items() if refused):
         reason = f"several designs that differ are not searched for with `{name}={format_value(getattr(config, name))}`"

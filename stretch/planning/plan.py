@@ -19,7 +19,7 @@ from predictors.joins import DEFAULT, JoinKind, join_of
 from predictors.predictor import LatencyPredictor, not_measured
 from predictors.rewrites import GROUPED, exact, inexact_rewrites, is_grouped
 from stretch.planning.blocks import Losses, keep_blocks, kept_worth, shorten
-from stretch.planning.config import GRID, STRETCH, PlanConfig
+from stretch.planning.config import GRID, STRETCH, PlanConfig, only_latency
 from stretch.planning.cost.accuracy import AccuracyPredictor, AccuracySource, Sensitivity, load_accuracy
 from stretch.planning.cost.branch import Costs, SegmentOptions
 from stretch.planning.cost.compare import MIN_GAIN, ideal_split_ms, processor_lead
@@ -119,7 +119,7 @@ class PlanningProblem:
     @property
     def goal(self) -> Measure:
         """Measure that the exact search minimises."""
-        return measure_of(self.config.weights, self.device, self.config.processors)
+        return measure_of(self.config.parsed_objective, self.device, self.config.processors)
 
     def space(self, segments: Sequence[Segment], join: JoinKind, arriving: Sequence[int] | None = None) -> DesignSpace:
         """Return the designs of some segments; the arguments are as in `DesignSpace.of`."""
@@ -229,7 +229,7 @@ def _choose_meeting_points(choice: Choice, result: PlanResult, losses: Losses) -
     first, ends = _choose_blocks(choice, result, losses), {_ends(choice.design)}
     plans, stretched = [(choice, first)], _stretched_blocks(first)
     merges = config.merge != "never" and not config.meet
-    searched = merges and config.only_latency and config.strategy == "exact" and not config.widens
+    searched = merges and only_latency(config) and config.strategy == "exact" and not config.widens
     for more in range(MORE_MEETINGS) if searched else ():
         alternative = _choose_or_none(problem.with_options(merge="always", n_meet=choice.result.n_meet + more, latency_budget=limit))
         if alternative is None or _ends(alternative.design) in ends or alternative.result.n_meet < choice.result.n_meet:
@@ -272,7 +272,7 @@ def _merging_warning(choice: Choice, ms: float) -> str | None:
     config, source = problem.config, problem.accuracy_source
     # if the losses of merged stages are known, the search included merged stages
     may_merge = len(stage_attempts(config, loss_known=source is not None and source.merges)) > 1
-    comparable = config.only_latency and config.strategy == "exact"
+    comparable = only_latency(config) and config.strategy == "exact"
     if not (may_merge and comparable and result.n_meet and all(options.span == 1 for options, _ in result.picks)):
         return None
     merged = _choose_or_none(problem.with_options(merge="always"))
@@ -470,8 +470,8 @@ def unused_processors(choice: Choice, used: Sequence[str], best_ms: float) -> tu
     problem = choice.problem
     config, result = problem.config, []
     # other strategies search other spaces, so their results are not comparable with the exact search
-    only_latency = config.params is None and config.min_accuracy is None and config.min_agreement is None and config.objective == "latency"
-    comparable = config.strategy == "exact" and not config.widens and only_latency
+    by_latency = config.params is None and config.min_accuracy is None and config.min_agreement is None and config.objective == "latency"
+    comparable = config.strategy == "exact" and not config.widens and by_latency
     for name in (name for name in config.processors if name not in used):
 
         def uses(options: SegmentOptions, name: str = name) -> bool:
@@ -527,7 +527,7 @@ def choose(problem: PlanningProblem, *, explain: bool = True) -> Choice:
         best = bounds.satisfy_accuracy(best, source)
     if source is not None and config.objective == "accuracy":
         best = bounds.most_accurate(best, source)
-    if config.latency_budget is not None and best.ms > config.latency_budget and not config.only_latency:
+    if config.latency_budget is not None and best.ms > config.latency_budget and not only_latency(config):
         best = bounds.satisfy_latency(best)
     if config.latency_budget is not None and best.ms > config.latency_budget:
         fastest = f"the fastest design of `{problem.backbone.name}` on {costs.predictor.device.id} takes {best.ms:.4g} ms"

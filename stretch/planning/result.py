@@ -412,7 +412,7 @@ class PlanResult:
     @cached_property
     def objective(self) -> ObjectiveAnswer:
         """Objective of the design, with its value."""
-        text, weights, value = self.config.objective.strip(), self.config.weights, None
+        text, weights, value = self.config.objective.strip(), self.config.parsed_objective, None
         energy, accuracy = weights.get("energy", 0.0), self.accuracy
         if weights and (not energy or self.energy_mj is not None):
             value = weights.get("latency", 0.0) * self.run.makespan_ms + energy * (self.energy_mj or 0.0)

@@ -84,8 +84,8 @@ def link(processor: str, device: DeviceProfile) -> UncertainFactor:
     """
     stated = device.links[processor]
     low, high = stated.spread.value if stated.spread else LINK_SPREAD
-    if (constant := device.inference_constant(processor)) and constant[0] > stated.fixed_ms:
-        low, high = low * stated.fixed_ms / constant[0], constant[1]
+    if (constant := device.inference_constant(processor)) and constant.ms > stated.fixed_ms:
+        low, high = low * stated.fixed_ms / constant.ms, constant.high
     return UncertainFactor(f"{LINK} {processor}", round(max(low, 1e-3), 9), high, LINKS)
 
 
