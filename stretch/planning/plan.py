@@ -17,7 +17,7 @@ from predictors.errors import InfeasibleError, TightRule, UnknownNameError, Usag
 from predictors.graph import OpGraph
 from predictors.joins import DEFAULT, JoinKind, join_of
 from predictors.predictor import LatencyPredictor, not_measured
-from predictors.rewrites import GROUPED, exact, inexact_rewrites, is_grouped
+from predictors.rewrites import GROUPED, HALF_RESOLUTION, exact, inexact_rewrites, is_grouped
 from stretch.planning.blocks import Losses, keep_blocks, kept_worth, shorten
 from stretch.planning.config import GRID, STRETCH, PlanConfig, only_latency
 from stretch.planning.cost.accuracy import AccuracyPredictor, AccuracySource, Sensitivity, load_accuracy
@@ -65,11 +65,12 @@ def attempts(config: PlanConfig, default: PlanConfig) -> tuple[Attempt, ...]:
     """
     if config.kinds or config.lossless or config.accuracy or config.widens or config.strategy != default.strategy:
         return (Attempt({}),)
-    merged = " and ".join(f"`{name}={format_value(value)}`" for name, value in MERGED_OPTIONS.items())
+    options = ", ".join(f"`{name}={format_value(value)}`" for name, value in MERGED_OPTIONS.items())
+    merged = f", so stages are merged and transfers may take any share of a segment ({options})"
     # an exact design always agrees with the original, so the bound on agreement is dropped
     exact = {"lossless": True, "min_agreement": None}
     divided = f": the network is divided exactly instead, as with `lossless` and `precision={format_value(config.precision)}`"
-    result = Attempt({}), Attempt(MERGED_OPTIONS, f": planned as with {merged} instead", must_gain=True), Attempt(exact, divided)
+    result = Attempt({}), Attempt(MERGED_OPTIONS, merged, must_gain=True), Attempt(exact, divided)
     whole = Attempt({**exact, "n_meet": 0}, ", not even exactly: the network stays whole")
     return (*result, whole) if config.n_meet == default.n_meet else result
 
@@ -430,7 +431,12 @@ def _operator_warnings(result: PlanResult) -> list[str]:
         rewritten.setdefault(name, {})[processor] = None
     if rewritten:
         text = ", ".join(f"{name} on {' and '.join(processors)}" for name, processors in rewritten.items())
-        texts.append(f"scaled branches replace operators ({text}); part of the speed-up comes from that")
+        texts.append(f"scaled branches are rewritten ({text}); part of the speed-up may come from that")
+    applied = {f"{where}:{name}" for b in branches for where in (b.processor, b.processor.partition("[")[0]) for name in b.rewrites}
+    if unused := [item for item in result.config.rewrite if ":" in item and item not in applied]:
+        text = f"no branch of this design changes with {' and '.join(f'`{item}`' for item in unused)}"
+        whole = f"; `{HALF_RESOLUTION}` needs a branch whose segment ends with pooling over the whole image"
+        texts.append(text + whole * any(item.endswith(HALF_RESOLUTION) for item in unused))
     if where := " and ".join(dict.fromkeys(branch.processor for branch in branches if set(branch.rewrites) & set(exact))):
         texts.append(f"grouped convolutions on {where} run in parts, a convolution for each group, and compute the same")
     present = {op.kind for op in graph.ops}

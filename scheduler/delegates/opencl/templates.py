@@ -321,7 +321,7 @@ def layer_norm(state: KernelLowering, node: KernelNode) -> None:
     lines, length = prod(shape[:axis]), prod(shape[axis:])
     constants = state.constant(node.inputs[1]), state.constant(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else np.zeros(1)
     weights = tuple(Weights(as_float(np.broadcast_to(values, shape[axis:]).reshape(-1)), "float") for values in constants)
-    sizes = (lines, length, 0, 0), float(float(node.attrs.get("epsilon", 1e-5)))
+    sizes = (lines, length, 0, 0), float(node.attrs.get("epsilon", 1e-5))
     _add_lines(state, node, lines, weights, sizes, "layer_norm")
 
 

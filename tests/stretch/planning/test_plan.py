@@ -1,5 +1,6 @@
 """Plans meet their constraints, compare themselves fairly with controls, and show the paper's pattern."""
 
+import re
 from functools import cache
 
 import msgspec
@@ -117,13 +118,22 @@ def test_requested_rewrites_apply_only_to_scaled_branches_and_the_plan_reports_t
     assert {b.rewrites for part in branched for b in part.branches if b.processor == "gpu"} == {("silu=relu6",)}
     assert {b.rewrites for part in branched for b in part.branches if b.processor == "cpu"} == {("squeeze_excite=none",)}
     assert all(not b.rewrites for part in result.design.segments if len(part.branches) == 1 for b in part.branches)
-    (message,) = [str(warning) for warning in result.warnings if "scaled branches replace operators" in str(warning)]
+    (message,) = [str(warning) for warning in result.warnings if "scaled branches are rewritten" in str(warning)]
     assert "silu=relu6 on gpu" in message
     scaled = scaled_graph(graph, result.design)
     assert scaled.macs == result.run.macs
     gpu = [op.kind for op in scaled.ops if op.tags.get("processor") == "gpu" and op.tags["segment"] in {part.name for part in branched}]
     assert "relu6" in gpu
     assert "silu" not in gpu
+
+
+@pytest.mark.parametrize(
+    ("item", "reason"), [("gpu:silu=relu6", "$"), ("gpu:resolution=half", "ends with pooling over the whole image$")]
+)
+def test_requested_rewrite_that_changes_no_branch_is_named_in_a_warning(item, reason):
+    result = plan(small_resnet(), specified("mi9"), PlanConfig(processors=("cpu", "gpu"), rewrite=(item,), lossless=True))
+    [warning] = [text for text in map(str, result.warnings) if item in text]
+    assert re.search(f"^no branch of this design changes with `{item}`(; .*)?{reason}", warning)
 
 
 @pytest.mark.parametrize(
