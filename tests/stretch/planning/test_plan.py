@@ -127,9 +127,7 @@ def test_requested_rewrites_apply_only_to_scaled_branches_and_the_plan_reports_t
     assert "silu" not in gpu
 
 
-@pytest.mark.parametrize(
-    ("item", "reason"), [("gpu:silu=relu6", "$"), ("gpu:resolution=half", "ends with pooling over the whole image$")]
-)
+@pytest.mark.parametrize(("item", "reason"), [("gpu:silu=relu6", "$"), ("gpu:resolution=half", "ends with pooling over the whole image$")])
 def test_requested_rewrite_that_changes_no_branch_is_named_in_a_warning(item, reason):
     result = plan(small_resnet(), specified("mi9"), PlanConfig(processors=("cpu", "gpu"), rewrite=(item,), lossless=True))
     [warning] = [text for text in map(str, result.warnings) if item in text]
