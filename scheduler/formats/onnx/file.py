@@ -3,7 +3,7 @@
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -159,15 +159,16 @@ def _peak_elements(graph: Any, computed: Mapping[str, KnownTensor]) -> int:
 EXTERNAL = 1
 
 
-def stored_tensor(tensor: Any, model: Path) -> KnownTensor:
+def stored_tensor(tensor: Any, model: Path, types: Collection[int] = TYPE_NAMES) -> KnownTensor:
     """Read the type and shape of a weight after checking its byte count, and the values of a short weight inside the file.
 
     Args:
         tensor: The `onnx.TensorProto`.
+        types: ONNX's numbers of the allowed element types.
     """
     import onnx.helper
 
-    need(tensor.data_type in TYPE_NAMES, f"weight `{tensor.name}` has element type {tensor.data_type}, which nn-stretch does not write")
+    need(tensor.data_type in types, f"weight `{tensor.name}` has element type {tensor.data_type}, which nn-stretch does not write")
     need(all(n >= 0 for n in tensor.dims), f"weight `{tensor.name}` has the shape {list(tensor.dims)}")
     width = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
     expected_bytes = math.prod(tensor.dims) * width

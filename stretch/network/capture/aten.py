@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
+from string import ascii_letters
 from typing import Any
 
 import torch
@@ -134,6 +135,19 @@ COPIES = frozenset(
         *("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "im2col", "col2im", "upsample_nearest2d"),
     }
 )
+
+
+def einsum_letters(equation: str, operands: Sequence[AtenValue]) -> tuple[list[str], str]:
+    """Return the letters of each operand of `torch.einsum` and of its result, with letters in place of ``...`` and of a result left open."""
+    read, arrow, out = equation.replace(" ", "").partition("->")
+    terms = read.split(",")
+    left_out = [len(value.shape) - len(term.replace("...", "")) for term, value in zip(terms, operands, strict=True)]
+    most = max((count for count, term in zip(left_out, terms, strict=True) if "..." in term), default=0)
+    dots = "".join([letter for letter in ascii_letters if letter not in read][:most])
+    if not arrow:
+        out = "..." + "".join(sorted(letter for letter in read if letter.isalpha() and read.count(letter) == 1))
+    return [term.replace("...", dots[most - count :]) for count, term in zip(left_out, terms, strict=True)], out.replace("...", dots)
+
 
 _Work = tuple[int, int, int, int, int]
 

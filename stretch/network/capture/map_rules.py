@@ -12,7 +12,7 @@ from torch import fx
 
 from predictors.registry import RuleTable
 from predictors.shapes import Attr, Shape, number
-from stretch.network.capture.aten import AtenCall, AtenValue
+from stretch.network.capture.aten import AtenCall, AtenValue, einsum_letters
 from stretch.network.capture.axes import Axes, Axis, Factor, Unsupported, common_factors, require, require_that
 from stretch.network.capture.maps import Maps, broadcast_over
 from stretch.operators.products import pointwise as pointwise_attrs
@@ -230,10 +230,7 @@ def _product(call: AtenCall, scores: Axes | None = None) -> _Product:
         pair = [AtenValue(_SCORES, scores.shape) if value is None else value for value in pair]
     require_that(len(pair) == 2 and all(isinstance(value, AtenValue) and value.op for value in pair))
     if call.operator == "einsum":
-        equation = str(arguments["equation"]).replace(" ", "")
-        require_that("." not in equation and "->" in equation)
-        read, out = equation.split("->")
-        letters = read.split(",")
+        letters, out = einsum_letters(str(arguments["equation"]), pair)
     else:
         rank = len(pair[0].shape)
         require_that(rank == len(pair[1].shape) > 2)

@@ -21,6 +21,7 @@ from stretch.network.capture.aten import (
     CallRecorder,
     LoweringResult,
     conversion,
+    einsum_letters,
     elements,
     named_arguments,
     opaque_node,
@@ -386,17 +387,41 @@ def _matrix(call: AtenCall, x: AtenValue, columns: int, weight: torch.Tensor | N
 
 @_add("einsum")
 def _einsum(call: AtenCall) -> LoweringResult:
-    """Lower a product of two tensors by the letters of its equation."""
-    equation, operands = str(call.arguments["equation"]).replace(" ", ""), call.values
-    if len(operands) != 2 or "." in equation or "->" not in equation:
-        return None
-    (first, second), out = equation.split("->")[0].split(","), equation.split("->")[1]
-    size = dict(zip(first + second, operands[0].shape + operands[1].shape, strict=True))
-    inner = prod(size[letter] for letter in size if letter not in out)
-    batch = prod(size[letter] for letter in out if letter in first and letter in second)
-    right = prod(size[letter] for letter in out if letter not in first)
-    left = prod(size[letter] for letter in out if letter not in second)
-    return [opaque_step(call, "matmul", (inner, right, batch, 1, left), "matmul")]
+    """Lower an equation to products of two tensors from left to right, each with the letters that later tensors or the result have."""
+    letters, out = einsum_letters(str(call.arguments["equation"]), call.values)
+    # a product of constants alone has no operator: a tensor that depends on the input comes first
+    pending = sorted(zip(letters, call.values, strict=True), key=lambda pair: not pair[1].op)
+    size: dict[str, int] = {}
+    for term, value in pending:
+        size.update((letter, max(length, size.get(letter, 1))) for letter, length in zip(term, value.shape, strict=True))
+    (first, left), *pending = pending
+    if not pending:
+        attrs = attributes(call.out, "reduce", "einsum", elements(call.out, max(1, prod(left.shape) // prod(call.out))))
+        return [_product_step(f"{first}->{out}", [left], attrs)]
+    steps: list[Step] = []
+    for position, (second, right) in enumerate(pending, start=1):
+        later = {letter for term, _ in pending[position:] for letter in term}
+        result = (
+            out if position == len(pending) else "".join(dict.fromkeys(letter for letter in first + second if letter in {*later, *out}))
+        )
+        shape = tuple(size[letter] for letter in result)
+        work = (
+            prod(size[letter] for letter in {*first, *second} - {*result}),
+            prod(size[letter] for letter in result if letter not in first),
+            prod(size[letter] for letter in result if letter in first and letter in second),
+            1,
+            prod(size[letter] for letter in result if letter not in second),
+        )
+        step = _product_step(f"{first},{second}->{result}", [left, right], attributes(shape, "matmul", "matmul", work))
+        steps.append(Step(step.kind, step.attrs, step.reads[1:], step.weights) if steps else step)
+        first, left = result, AtenValue("-", shape, dtype=torch.float32)
+    return steps
+
+
+def _product_step(equation: str, operands: Sequence[AtenValue], attrs: Mapping[str, Attr]) -> Step:
+    """Return the opaque operator of an equation over tensors."""
+    recorder = CallRecorder()
+    return recorder.step(attrs, [Call("einsum.default", (equation, [recorder(operand) for operand in operands]))])
 
 
 @_add("scaled_dot_product_attention")

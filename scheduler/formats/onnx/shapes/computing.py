@@ -292,15 +292,16 @@ def _gemm(node: ShapeNode) -> Cost:
 
 @rule("Einsum")
 def _einsum(node: ShapeNode) -> Cost:
-    """Return the cost of a product of two tensors, with each letter once per tensor and an explicit result."""
-    equation = node.string("equation", "").replace(" ", "")
-    need(len(node.inputs) == 2, f"it has {len(node.inputs)} inputs, two are allowed")
+    """Return the cost of a product of two tensors, or a sum over one, with an explicit result."""
+    equation, tensors = node.string("equation", "").replace(" ", ""), node.tensors(REALS)
     read, arrow, result = equation.partition("->")
     terms = read.split(",")
-    is_simple = all(term.isascii() and (term.isalpha() or not term) and len(set(term)) == len(term) for term in (*terms, result))
-    need(bool(arrow) and len(terms) == 2 and is_simple, f"its equation is `{equation[:60]}`; write it as products of matrices")
+    is_simple = all(term.isascii() and (term.isalpha() or not term) for term in (*terms, result)) and len(set(result)) == len(result)
+    need(bool(arrow) and is_simple, f"its equation is `{equation[:60]}`; write it with a letter for each axis and with its result")
+    need(len(tensors) <= 2, f"it has {len(tensors)} inputs, two are allowed")
+    need(len(terms) == len(tensors), f"its equation is `{equation[:60]}` for {len(tensors)} inputs")
     sizes: dict[str, int] = {}
-    for letters, tensor in zip(terms, node.tensors(REALS), strict=True):
+    for letters, tensor in zip(terms, tensors, strict=True):
         need(len(letters) == len(tensor.shape), f"its equation is `{equation[:60]}` for an input of {len(tensor.shape)} axes")
         for letter, size in zip(letters, tensor.shape, strict=True):
             need(sizes.setdefault(letter, size) == size, f"its axis `{letter}` has two sizes")

@@ -21,8 +21,9 @@ MAX_RANK = 12
 MAX_RESULTS = 256
 
 #: ONNX's numbers of the element types.
-FLOAT, UINT8, INT8, INT32, INT64, BOOL, FLOAT16 = 1, 2, 3, 6, 7, 9, 10
+FLOAT, UINT8, INT8, INT32, INT64, BOOL, FLOAT16, DOUBLE = 1, 2, 3, 6, 7, 9, 10, 11
 
+#: Element types that a bundle's files may have, by number.
 TYPE_NAMES = {FLOAT: "float", UINT8: "uint8", INT8: "int8", INT32: "int32", INT64: "int64", BOOL: "bool", FLOAT16: "float16"}
 
 REALS = frozenset({FLOAT, FLOAT16})

@@ -19,7 +19,7 @@ from scheduler.bundle.manifest import SourceFile, SourceTensor
 from scheduler.formats.onnx.file import EXTERNAL, MAX_PARTS, PLAIN_ATTRIBUTES, stored_tensor
 from scheduler.formats.onnx.shapes import RULES as SHAPES
 from scheduler.formats.onnx.shapes.moving import MAX_VALUES
-from scheduler.formats.onnx.shapes.node import FLOAT, FLOAT16, REALS, REASONS, TYPE_NAMES, Cost, KnownTensor, ShapeNode, require
+from scheduler.formats.onnx.shapes.node import DOUBLE, FLOAT, FLOAT16, REALS, REASONS, TYPE_NAMES, Cost, KnownTensor, ShapeNode, require
 from stretch.network.capture.inputs import InputShapes
 from stretch.network.capture.results import walk_leaves
 from stretch.network.models.builder import (
@@ -257,7 +257,7 @@ def compute_constant(node: Any, reads: list[np.ndarray | None], attrs: Mapping[s
     except Exception as error:
         raise StretchError(f"it cannot be computed from what the file stores: {first_line(error)[:120]}") from error
     arrays = [np.asarray(item) for item in run_result]
-    return [array.astype(np.float32) if array.dtype == np.float16 else array for array in arrays]
+    return [_in_single_precision(array) for array in arrays]
 
 
 def by_rule(rule: Rule, site: OnnxSite) -> list[np.ndarray]:
@@ -315,6 +315,9 @@ HARMLESS: dict[str, tuple[str, ...]] = {
     },
 }
 
+#: Element types of stored tensors that are read.
+_STORED_TYPES = frozenset({*TYPE_NAMES, DOUBLE})
+
 #: Names that exporters give to axes of any length without a name.
 _NAMELESS = frozenset({"None", "none", "unk"})
 
@@ -350,21 +353,29 @@ def _external_bytes(path: Path, tensor: Any) -> int:
         f"weight `{tensor.name[:80]}` of {path} is in `{location[:80]}`, which is no file in the model's folder",
         "put the file next to the model, or export it with weights inside",
     )
-    width = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize if tensor.data_type in TYPE_NAMES else 1
+    width = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize if tensor.data_type in _STORED_TYPES else 1
     return int(width * math.prod(max(0, n) for n in tensor.dims))
 
 
 def array(path: Path, tensor: Any) -> np.ndarray:
-    """Return the numbers of a stored tensor; half precision becomes single precision."""
+    """Return the numbers of a stored tensor; half and double precision become single precision."""
     try:
-        stored_tensor(tensor, path)
+        stored_tensor(tensor, path, _STORED_TYPES)
         values = numpy_helper.to_array(tensor, base_dir=str(path.parent))
     except StretchError as error:
         raise StretchError(f"{path} cannot be read: {error.message}", "export it again, in single precision") from error
     # The file of weights may end too early, or the numbers may be invalid.
     except Exception as error:
         raise StretchError(f"weight `{tensor.name[:80]}` of {path} cannot be read: {str(error)[:120]}", "export it again") from error
-    return values.astype(np.float32) if values.dtype == np.float16 else values
+    return _in_single_precision(values)
+
+
+def _in_single_precision(values: np.ndarray) -> np.ndarray:
+    """Return reals in single precision, other numbers unchanged; reals beyond its range become its largest."""
+    if values.dtype == np.float64:
+        largest = np.finfo(np.float32).max
+        values = np.where(np.isinf(values), values, values.clip(-largest, largest))
+    return values.astype(np.float32) if values.dtype.kind == "f" else values
 
 
 def _input_end(value: Any, last: bool, readers: Readers) -> End:
@@ -489,6 +500,9 @@ class _Lowering:
         unknown = next((name for name in node.input if name and name not in self._values), None)
         if unknown is not None:
             raise StretchError(f"it reads `{unknown[:80]}`, which nothing writes before it")
+        for item in node.attribute:
+            if node.op_type == "Cast" and item.name == "to" and item.i == DOUBLE:
+                item.i = FLOAT
         if node.op_type == "If" and node.domain in _OWN:
             self._decide(node)
             return

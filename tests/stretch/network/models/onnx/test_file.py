@@ -96,7 +96,7 @@ def with_function(model):
 
 #: A weight that is listed among the inputs is not an input.
 ONLY_WEIGHT = helper.make_tensor_value_info("w", TensorProto.FLOAT, WEIGHT.shape)
-DOUBLE = onnx.numpy_helper.from_array(WEIGHT.astype(np.float64), "w")
+UNSIGNED = onnx.numpy_helper.from_array(WEIGHT.astype(np.uint16), "w")
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ DOUBLE = onnx.numpy_helper.from_array(WEIGHT.astype(np.float64), "w")
         (with_change(lambda model: model.graph.input[0].CopyFrom(ONLY_WEIGHT)), "has no input"),
         (with_change(with_function), "defines functions of its own"),
         (with_change(lambda model: model.graph.initializer[0].dims.__setitem__(0, 1 << 40)), "`w` has 864 bytes, its shape"),
-        (with_change(lambda model: model.graph.initializer[0].CopyFrom(DOUBLE)), "element type 11"),
+        (with_change(lambda model: model.graph.initializer[0].CopyFrom(UNSIGNED)), "element type 4"),
         (small(kind=TensorProto.INT64), "takes whole numbers as its input `x`, and inputs are real numbers here"),
         (small(kind=TensorProto.DOUBLE), "element type 11"),
         (small(opset=7), "has opset 7, those from 9 to"),

@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from predictors.operators import kind_of
 from stretch.network.capture import capture
@@ -119,6 +119,21 @@ def test_constants_of_operators_without_a_bundle_rule_are_folded(tmp_path):
     onnx.save(model, str(tmp_path / "m.onnx"))
     x = random((1, 4, 5, 3), seed=1)
     np.testing.assert_array_equal(computed(tmp_path / "m.onnx", x), ran(model, x))
+
+
+def test_doubles_of_a_file_are_read_in_single_precision(tmp_path):
+    # torch's older exporter writes a sum of an arange and a Python number in double precision
+    grid = numpy_helper.from_array(np.arange(3) + 0.5, "")
+    nodes = [
+        helper.make_node("Constant", [], ["grid"], value=grid),
+        helper.make_node("Cast", ["x"], ["d"], to=TensorProto.DOUBLE),
+        helper.make_node("Cast", ["whole"], ["w"], to=TensorProto.DOUBLE),
+        helper.make_node("Sub", ["grid", "d"], ["s"]),
+        helper.make_node("Max", ["s", "lowest"], ["m"]),
+        helper.make_node("Mul", ["m", "w"], ["y"]),
+    ]
+    model = net(*nodes, stored={"whole": np.int64(8), "lowest": np.float64(-1e300)})
+    same(tmp_path / "m.onnx", model, random((1, 4, 5, 3), 1))
 
 
 def like_tensorflow(normalised):

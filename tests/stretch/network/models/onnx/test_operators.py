@@ -79,6 +79,7 @@ ALONG_AXES = [
         Case("Einsum", [random((2, 4, 3)), random((2, 3, 5), 1)], {"equation": equation})
         for equation in ("abc,acd->abd", "abc,acd->a", "abc,acd->dba")
     ],
+    *[Case("Einsum", [random((2, 4, 4))], {"equation": equation}) for equation in ("abc->ca", "abb->ab")],
     Case("Det", [random((2, 3, 4, 4))]),
 ]
 
