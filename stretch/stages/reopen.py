@@ -118,4 +118,4 @@ def _fill(model: BranchedModel, weights: Weights) -> None:
                     f"`{name}` has {value.numel()} numbers of its {key} in the bundle's files, its design {parameters[key].numel()}",
                     _WRITE_AGAIN_HINT,
                 )
-        load_weights(module, {key: value.reshape(parameters[key].shape) for key, value in values.items()})
+        load_weights(module, values)

@@ -123,10 +123,10 @@ def fold_norms(model: nn.Module) -> None:
 
 
 def load_weights(module: nn.Module, weights: dict[str, torch.Tensor]) -> None:
-    """Copy weights and statistics into an operator's module."""
+    """Copy weights and statistics into an operator's module; files hold some of them with axes of length 1."""
     parameters = dict(module.named_parameters()) | dict(module.named_buffers())
     for key, value in weights.items():
-        parameters[key].copy_(value)
+        parameters[key].copy_(value.reshape(parameters[key].shape))
 
 
 def _selection_weights(channels: torch.Tensor, present: InputChannels) -> torch.Tensor:

@@ -208,6 +208,22 @@ def written(folder, result, design):
     return load_bundle(folder, check_hashes=True), model.eval()
 
 
+class Scaled(nn.Module):
+    """A residual block with a factor, an addend and a slope for each channel, which files hold as (channels, 1, 1)."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.act = nn.Conv2d(8, 8, 3, padding=1), nn.PReLU(8)
+        self.factor, self.addend = nn.Parameter(torch.rand(8, 1, 1) + 0.5), nn.Parameter(torch.randn(8, 1, 1))
+
+    def forward(self, x):
+        return x + self.act(self.conv(x)) * self.factor + self.addend
+
+
+def scaled():
+    return nn.Sequential(nn.Conv2d(3, 8, 3), *[Scaled() for _ in range(3)], nn.Conv2d(8, 4, 1))
+
+
 NETWORKS = {
     **{
         join: (lambda join=join: (found := _captured("tiny_resnet"), cpu_and("gpu", found.graph, join)))
@@ -219,6 +235,7 @@ NETWORKS = {
         exact_bundles.designed(found.graph),
     ),
     "channels": lambda: (found := small(), small_in_channels(found.graph)),
+    "numbers per channel": lambda: (found := capture(scaled(), (1, 3, 16, 16), "net"), cpu_and("gpu", found.graph, "sum")),
 }
 
 
