@@ -374,7 +374,13 @@ class BranchedModel(nn.Module):
 
         Returns:
             The original's results.
+
+        Raises:
+            UsageError: If the number of inputs is wrong: other arguments of the original were fixed when it was captured.
         """
+        # torch.fx passes a proxy for all further inputs
+        if isinstance(others, tuple) and len(others) + 1 != len(self.inputs):
+            raise UsageError(f"the network takes {', '.join(self.inputs)}, {len(others) + 1} tensors were given")
         if self._chain:
             for part in self.design.segments:
                 x = self.get_submodule(part.name)(x)
@@ -396,12 +402,7 @@ class BranchedModel(nn.Module):
 
     def beginning(self, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the values before the first segment by name: inputs, outputs of sides that read only these, and the segment's `BACKBONE`.
-
-        Raises:
-            UsageError: If the number of inputs is wrong.
         """
-        if len(inputs) != len(self.inputs):
-            raise UsageError(f"the network takes {', '.join(self.inputs)}, {len(inputs)} tensors were given")
         tensors = dict(zip(self.inputs, inputs, strict=True))
         for name in self._before:
             tensors |= self.get_submodule(name)(tensors)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import stretch
-from predictors.errors import StretchError
+from predictors.errors import StretchError, UsageError
 from scheduler import Session
 from scheduler.checks.verify import verify_bundle
 from stretch.api.exporting import export
@@ -31,6 +31,8 @@ def test_bundle_has_the_outputs_of_torch_under_the_names_of_the_returned_structu
     x = given(op.shape for op in result.plan.graph.inputs)
     with torch.no_grad():
         want, original = result.model(*x), module(*x)
+    with pytest.raises(UsageError, match=f"{len(x) + 1} tensors were given"):
+        result.model(*x, x[0])
     if result.plan.exact:
         assert_equal(want, original)
     if name == "towers":
