@@ -169,7 +169,7 @@ def _write_graphs(
         file_properties = {**properties, "stretch.subgraph": name, **stated.get(name, {}), **stated_ranges(facts.ranges.get(name, {}))}
         _write(shared, f"{name}.onnx", piece, weights, file_properties, written.files)
     progress("export model")
-    _write(shared, "model.onnx", model.graph, weights, properties, written.files)
+    _write(shared, "model.onnx", model.graph, weights, properties | nodeless_properties(model.graph), written.files)
     if facts.controls:
         progress("export controls")
         rows = [(name, control.graph, op_weights(control)) for name, control in controls.items()]

@@ -32,7 +32,7 @@ NODE_TAGS = {"stretch.meeting_point": "meeting_point", "stretch.processor": "pro
 #: Node attribute of a band: padding (top, left, bottom, right) of the operator in the whole segment, if it differs.
 WHOLE_PADDING = "stretch.whole_padding"
 
-#: Property of the original's file: operators without a node, which are identities, with the source tensor of each.
+#: Property of the files of the whole network and the original: operators without a node, which are identities, with the source tensor of each.
 NODELESS_PROPERTY = "stretch.passed_on"
 
 #: Kinds whose nodes also read constants other than stored weights; names identify their weights.

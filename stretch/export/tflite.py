@@ -25,7 +25,7 @@ from scheduler.formats.int8_edges import Quant
 from scheduler.formats.onnx import OnnxFile, is_quantiser
 from scheduler.formats.tflite import MAX_FACTORS, MIN_SCALE
 from scheduler.progress import Progress, silent
-from stretch.export.onnx import weights_of
+from stretch.export.onnx import NODELESS_PROPERTY, read_property, weights_of
 from stretch.export.precision import DEFAULT_ACCEPTANCE, Acceptance, PrecisionExport, export_precision, worst_image_loss
 from stretch.export.quantize.qdq import fold_batch_norms
 from stretch.export.quantize.replay import Array, Loss, Run, as_tuple, least_snr_db, loss, replay, runner, session_of, with_outputs
@@ -132,12 +132,17 @@ def _run(compiled: Compiled) -> Run:
 
 def _whole_model_runner(bundle: Bundle) -> Any:
     """Return a function from the model's input to the whole fp32 model's tensors between subgraphs."""
-    file = bundle.file(bundle.manifest.whole)
-    names = [tensor.name for tensor in bundle.manifest.tensors if tensor.name != bundle.manifest.input]
-    session = session_of(with_outputs(onnx.load(file, load_external_data=False), names), weights=file.parent)
+    file, image = bundle.file(bundle.manifest.whole), bundle.manifest.input
+    model = onnx.load(file, load_external_data=False)
+    passed_on = read_property(model, NODELESS_PROPERTY, dict[str, str], file, missing="{}")
+    # a tensor that an identity passes on has another name in the file
+    sources = {tensor.name: passed_on.get(tensor.name, tensor.name) for tensor in bundle.manifest.tensors}
+    names = list(dict.fromkeys(name for name in sources.values() if name != image))
+    session = session_of(with_outputs(model, names), weights=file.parent)
 
     def run(x: Array) -> dict[str, Array]:
-        return {bundle.manifest.input: x} | dict(zip(names, session.run(names, {bundle.manifest.input: x}), strict=True))
+        tensors = {image: x} | dict(zip(names, session.run(names, {image: x}), strict=True))
+        return {name: tensors[source] for name, source in sources.items()}
 
     return run
 

@@ -358,6 +358,31 @@ def test_signatures_run_concurrently_and_equal_torch(captured, tmp_path, name, j
         assert loss([(model(torch.from_numpy(x)).numpy(), tensors[bundle.manifest.output])]).cosine >= 0.99
 
 
+@pytest.mark.torch
+def test_subgraph_that_is_only_an_identity_is_compared_with_the_tensor_it_passes_on(tmp_path):
+    import torch
+    from torch import nn
+
+    import stretch
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers, self.shortcut = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 1)), nn.Identity()
+
+        def forward(self, x):
+            return self.layers(x) + self.shortcut(x)
+
+    module = nn.Sequential(nn.Conv2d(3, 8, 1), Block(), nn.Conv2d(8, 4, 1)).eval()
+    stretch.branch(module, "pixel6", input_shape=(3, 16, 16), kinds=("graph",), out=tmp_path / "b")
+    export_tflite(load_bundle(tmp_path / "b"), tmp_path / "t", synthetic_images((1, 3, 16, 16), 8), "synthetic")
+    x = synthetic_images((1, 3, 16, 16), 1, seed=7)[0]
+    with Session(tmp_path / "t", {"cpu": "litert", "gpu": "litert"}) as session, torch.inference_mode():
+        tensors = session.tensors(x)
+        np.testing.assert_allclose(tensors["s1_on_gpu_1_shortcut"], module[0](torch.from_numpy(x)).numpy(), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(session.run(x), module(torch.from_numpy(x)).numpy(), rtol=1e-4, atol=1e-5)
+
+
 EXACT, APART, LOSSY, NEARER = Loss(1.0, 200.0), Loss(0.98, 13.8), Loss(0.979, 13.6), Loss(0.99, 13.6 + MARGIN_DB + 0.1)
 #: A wrong scale does not change the cosine.
 WRONG = loss([(np.ones(4, np.float32), np.full(4, 1.2, np.float32))])
