@@ -401,8 +401,7 @@ class BranchedModel(nn.Module):
         return self.ending(tensors)
 
     def beginning(self, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the values before the first segment by name: inputs, outputs of sides that read only these, and the segment's `BACKBONE`.
-        """
+        """Return the values before the first segment by name: inputs, outputs of sides that read only these, and the segment's `BACKBONE`."""
         tensors = dict(zip(self.inputs, inputs, strict=True))
         for name in self._before:
             tensors |= self.get_submodule(name)(tensors)
