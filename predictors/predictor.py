@@ -187,7 +187,7 @@ class LatencyPredictor:
 
     def __init__(self, device: DeviceProfile) -> None:
         self.device = device
-        self.links = LinkModel(device, lambda processor, precision: self._model(processor, precision).inference_ms())
+        self.links = LinkModel(device, lambda processor, precision: self._inference_ms(processor, precision, 0))
         self._models: dict[tuple[str, str | None], KernelModel] = {}
         self._fusers: dict[object, Fuser] = {}
         #: Estimates of the latest graphs, because plans and their controls request the same graphs again.
@@ -230,8 +230,8 @@ class LatencyPredictor:
         """
         checked_precision, model = self.device.processor(processor).check_precision(precision), self._model(processor, precision)
         read, written = list(reads), list(writes)
-        if model.inference_ms():
-            return Handover(processor, checked_precision, model.inference_ms(sum(read) + sum(written)), model.interval())
+        if constant := self._inference_ms(processor, precision, sum(read) + sum(written)):
+            return Handover(processor, checked_precision, constant, model.interval())
         ms = sum(self.links.ms(HOST, processor, elements, checked_precision) for elements in read)
         return Handover(
             processor,
@@ -311,6 +311,11 @@ class LatencyPredictor:
         written = prod(shape)
         cost = KernelCost(meeting.kernel, 1, 1, width(shape), 1, pixels(shape), written * meeting.reads(branches), written, 0)
         return self.kernel_ms(Kernel("join", ("join",), cost, 0), host, precision)
+
+    def _inference_ms(self, processor: str, precision: str | None, elements: int) -> float:
+        """Return the measured constant of an inference, ms: in the precision, else in the default one, because a call takes as long in both."""
+        models = (self._model(processor, at) for at in (precision, None))
+        return next((model.inference_ms(elements) for model in models if model.inference_ms()), 0.0)
 
     def _model(self, processor: str, precision: str | None) -> KernelModel:
         """Return the model of kernel times: a fit if there is one, else relatives or the roofline."""

@@ -6,7 +6,7 @@ from msgspec import structs
 from predictors.devices import NotNegative, SlowdownFactors, list_devices, load_device
 from predictors.energy import EnergyModel
 from predictors.errors import StretchError, UnknownNameError
-from predictors.host import host_among
+from predictors.host import HOST, host_among
 from predictors.models.roofline import MEASURED, KernelTime
 from predictors.predictor import KernelsTime, LatencyPredictor, LinkModel
 from predictors.rewrites import apply_rewrites
@@ -109,6 +109,20 @@ def test_transfer_takes_at_least_the_measured_constant_of_an_inference(constant)
     assert sum(ms for _, ms in exchange) == pytest.approx(max(stated, constant))
     assert all(floored == pytest.approx(ms * max(1, constant / stated)) for ms, floored in exchange)
     assert links.ms("cpu", "cpu[1large]", 10**6, "fp16") == 0
+
+
+@pytest.mark.parametrize("device", list_devices())
+def test_call_costs_its_measured_constant_also_in_a_precision_without_measurements(device):
+    profile = load_device(device)
+    predictor = LatencyPredictor(profile)
+    for name in profile.processors:
+        on = profile.processor(name)
+        if constant := predictor.handover(name).ms if on.fits.get(on.default_precision) else 0.0:
+            assert all(predictor.handover(name, at).ms > 0 for at in on.precisions)
+            if name != HOST:
+                fixed = {at: predictor.links.ms(HOST, name, 0, at) + predictor.links.ms(name, HOST, 0, at) for at in on.precisions}
+                unmeasured = [ms for at, ms in fixed.items() if at not in on.fits]
+                assert unmeasured == [fixed[on.default_precision]] * len(unmeasured), (name, constant, fixed)
 
 
 @given(st.integers(0, 10**8), st.sampled_from(["fp32", "fp16", "int8"]))
