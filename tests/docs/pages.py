@@ -13,10 +13,11 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 @dataclass(frozen=True)
 class Snippet:
-    """Language and text of one fenced block."""
+    """Language and text of one fenced block, and whether it follows another without words between them."""
 
     language: str
     text: str
+    follows: bool
 
 
 def pages() -> list[Path]:
@@ -32,4 +33,8 @@ def program(name: str) -> ModuleType:
 
 
 def snippets(page: Path) -> list[Snippet]:
-    return [Snippet(*match.groups()) for match in FENCE.finditer((ROOT / page).read_text())]
+    text, end, found = (ROOT / page).read_text(), 0, list[Snippet]()
+    for match in FENCE.finditer(text):
+        found.append(Snippet(*match.groups(), bool(found) and not text[end : match.start()].strip()))
+        end = match.end()
+    return found
