@@ -34,6 +34,9 @@ UNJUDGED_TEXT = "compared with nn-stretch's own reading of the file only, as the
 #: Largest share of the time that is no reason against branches.
 MINOR = 0.1
 
+#: Factor between a predicted time and an end of its interval from which the confidence is low, whatever the time rests on.
+UNCERTAIN = 2.0
+
 #: End of a sentence on the alternative that is faster than branches.
 INSTEAD = {
     "single": "is faster on the {} alone",
@@ -191,18 +194,26 @@ def _confidence(plan: "PlanResult") -> str:
     sources: dict[str, list[str]] = {}
     for (name, precision), origin in plan.origins.items():
         sources.setdefault(SOURCES[origin], []).append(f"{name} {precision}")
-    level = "good" if plan.calibrated else "low"
+    times = [(plan.predicted.makespan_ms, plan.predicted.makespan_low_ms, plan.predicted.makespan_high_ms)]
+    times += [(control.ms, control.low_ms, control.high_ms) for control in plan.recommendation.compared]
+    factor = max(max(high / middle, middle / low) for middle, low, high in times)
+    level = "good" if plan.calibrated and factor < UNCERTAIN else "low"
     parts = [f"{' and '.join(names)} from {source}" for source, names in sources.items()]
     measure = plan.predicted.measure_next if level == "low" or plan.recommended == NO_CLEAR_WINNER else None
+    parts += [f"times may be wrong by a factor of {factor:.2g}"] if plan.calibrated and level == "low" else []
     return f"{level} ({'; '.join(parts)})." + (f" Measure next: {measure}." if measure else "")
 
 
 def advice_brief(advice: "Advice") -> Brief:
     """Return the brief answer of `stretch advise`."""
     good = [answer.device for answer in advice.answers if answer.recommended in ("exact", "stretched")]
+    unclear = sum(answer.recommended == NO_CLEAR_WINNER for answer in advice.answers)
     count = len(advice.answers)
     these = "this device" if count == 1 else f"any of these {count} devices"
     answer = f"branching is recommended on {', '.join(good)}" if good else f"branching is not recommended on {these}"
+    if unclear and not good:
+        others = f"{unclear} of {count} devices, one processor is faster on the others" if unclear < count else f"all {count} devices"
+        answer = f"too close to call on {these if count == 1 else others}"
     # branches first, then the fastest
     order = sorted(advice.answers, key=lambda device: (device.device not in good, device.recommended != NO_CLEAR_WINNER))
     rows = [

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rich.console import Console
 
+from predictors.devices import load_device
 from predictors.predictor import LatencyPredictor
 from scheduler.bundle.agreement import Agreement, BundleAgreement, SegmentAgreement
 from stretch.planning.config import PlanConfig
@@ -38,6 +40,8 @@ ANSWERS = {
     ("branch", "mobilenet_v2", "--device", "mi9", "--dry-run"): "Branching is not recommended: mobilenet_v2 on mi9",
     ("branch", "resnet50", "--device", "pixel6", "--dry-run"): "Too close to call: resnet50 on pixel6",
     ("advise", "tiny_resnet", "--device", "a03s,mi9,pixel6"): "tiny_resnet: branching is",
+    ("advise", "resnet34", "--device", "pixel6"): "resnet34: too close to call on this device",
+    ("advise", "resnet34", "--device", "pixel6,s24"): "resnet34: too close to call on 1 of 2 devices, one processor is faster on the others",
     ("predict", "resnet18", "--device", "mi9"): "resnet18 on mi9: fastest on the dsp",
     ("search", "tiny_resnet", "--device", "mi9-release", "--alpha", "100"): "tiny_resnet on mi9-release:",
     ("list", "devices", "pixel6"): "pixel6: Google Pixel 6",
@@ -88,6 +92,16 @@ def test_long_processor_names_are_not_cut_in_stacked_rows_and_shorter_bars():
     assert "…" not in text
     assert "cpu[1large3med]" in text
     assert all(len(line) <= 80 for line in text.splitlines() if line.endswith("|"))
+
+
+@pytest.mark.parametrize(("factor", "text"), [(1.3, "Confidence: good ("), (4, "Confidence: low (")])
+def test_confidence_is_low_if_measured_times_may_be_wrong_by_a_factor_of_two(factor, text):
+    device = load_device("a03s")
+    fits = {key: replace(fit, interval=replace(fit.interval, low=1 / factor, high=factor)) for key, fit in device.fits.items()}
+    answer = plan(small_resnet(64), replace(device, fits=fits), PlanConfig(processors=("cpu", "gpu")))
+    [line] = [line for line in plan_page(answer).brief if str(line).startswith("Confidence: ")]
+    assert line.startswith(text)
+    assert ("times may be wrong by a factor of" in line) is (factor > 2)
 
 
 def test_reason_of_a_design_of_one_processor_names_no_transfers_between_processors():
