@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from predictors import system
-from predictors.errors import StretchError
+from predictors.errors import StretchError, UsageError
 
 MAX_TOML_BYTES = 1 << 20
 
@@ -67,6 +67,19 @@ def read_bytes(path: Path, noun: str, limit: int, hint: str | None = None) -> by
     if len(content) > limit:
         raise StretchError(f"{path} is larger than {limit} bytes, a {noun} is not", hint)
     return content
+
+
+def check_folder(file: Path, option: str) -> None:
+    """Refuse an output whose folder does not exist or is read-only, before any work.
+
+    Args:
+        option: Option that names the output, such as ``--trace``.
+    """
+    folder = file.absolute().parent
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {folder} for {option} {file}", "make it first, or choose another place")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"the folder {folder} of {option} {file} is read-only", "choose another place")
 
 
 def write_whole(path: Path, content: bytes, noun: str, hint: str | None = None) -> None:

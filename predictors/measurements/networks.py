@@ -1,6 +1,7 @@
 """A folder of measurements: the measured networks as operator graphs, and the tables of their times."""
 
 import gzip
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -110,7 +111,7 @@ def _read_networks(path: Path) -> tuple[dict[str, OpGraph], dict[str, str]]:
     try:
         with gzip.open(BytesIO(packed)) as stream:
             text = stream.read(MAX_UNPACKED + 1)
-    except (OSError, EOFError, ValueError) as error:
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise StretchError(f"{path} is no gzip file: {error}") from error
     if len(text) > MAX_UNPACKED:
         raise StretchError(f"{path} unpacks {len(packed)} bytes to more than {MAX_UNPACKED}")

@@ -8,6 +8,7 @@ A table whose name ends in ``.gz`` is packed.
 import csv
 import gzip
 import io
+import zlib
 from collections.abc import Iterator, Sequence
 from math import isfinite
 from pathlib import Path
@@ -125,7 +126,7 @@ def _lines(path: Path, columns: Sequence[msgspec.structs.FieldInfo]) -> Iterator
         with open_regular(path) as binary:
             content = gzip.GzipFile(fileobj=binary).read(MAX_BYTES + 1) if path.suffix == ".gz" else binary.read(MAX_BYTES + 1)
         text = content.decode()
-    except (OSError, EOFError, ValueError) as error:
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise StretchError(f"cannot read the measurements {path}: {getattr(error, 'strerror', None) or error}") from error
     if len(content) > MAX_BYTES:
         raise StretchError(f"{path} has more than {MAX_BYTES} bytes")

@@ -9,6 +9,7 @@ import typer
 
 from predictors.devices import DeviceProfile, load_device, load_devices
 from predictors.errors import UsageError
+from predictors.files import check_folder
 from predictors.system import keep_freed_memory
 from scheduler.progress import Progress, silent
 from stretch.api.parameters import (
@@ -240,6 +241,8 @@ def simulate(
     from scheduler.simulate.scene import Scene, parse_arrivals, parse_frequencies, parse_loads, thermal_of
 
     options = options or SimulateOptions()
+    if options.trace is not None:
+        check_folder(options.trace, "--trace")
     scene = Scene(
         runs=options.inferences,
         in_flight=options.in_flight,

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from predictors.errors import UsageError
+from predictors.files import check_folder
 
 
 def _check_writable(path: Path | None) -> Path | None:
@@ -30,9 +31,3 @@ def check_picture(path: Path, processors: list[str]) -> None:
     if path.suffix not in (".svg", ".png"):
         raise UsageError(f"--plot {path} is neither an .svg nor a .png file", "give the file one of these endings")
     check_folder(path, "--plot")
-
-
-def check_folder(path: Path | None, option: str) -> None:
-    """Refuse an option's file without an existing folder, before the computation."""
-    if path is not None and not path.parent.is_dir():
-        raise UsageError(f"the folder of {option} {path} does not exist", "make it first")

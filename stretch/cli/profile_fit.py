@@ -11,6 +11,7 @@ import typer
 
 from predictors.devices import load_device
 from predictors.errors import StretchError, UsageError
+from predictors.files import check_folder
 from predictors.fits import fit_path
 from predictors.measurements.networks import load_measurements
 from stretch.api.parameters import device_option
@@ -121,7 +122,7 @@ def profile_fit(
             raise UsageError("--measured-on names a device in tables of measurements, `relatives` are fits", "leave it out")
         path_of = prior_path if related else fit_path
         target = file or path_of(PROFILE_FOLDER / f"{device}.toml" if device in list_devices() else Path(device))
-        _check_parent(target)
+        check_folder(target, "--out")
         rows = _from_relatives(out, profile, target) if related else _from_tables(out, measurements, profile, measured_on, target)
         on = None if related else measured_on or name
     answer = FitAnswer(profile=name, file=str(target), measured_on=on, held_out=rows, warnings=out.warnings)
@@ -160,7 +161,7 @@ def _from_networks(out: Output, table: str, device: str, target: Path, networks:
     base = load_device(path)
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", target.stem) or (target.stem in list_devices() and target.parent.resolve() != PROFILE_FOLDER):
         raise UsageError(f"--out {target}: `{target.stem}` cannot be the id of a new profile", "choose another name, such as `mine`")
-    _check_parent(target)
+    check_folder(target, "--out")
     rows = read_networks(Path(table))
     graphs: dict[tuple[str, str], OpGraph] = {}
     with out.progress("reading networks") as step:
@@ -214,11 +215,6 @@ def _profile_text(text: str, profile_id: str, rewrites: Sequence[str]) -> str:
         text = re.sub(r'^id = ".*"', f'id = "{profile_id}"', text, count=1, flags=re.MULTILINE)
     names = ", ".join(f'"{name}"' for name in rewrites)
     return re.sub(r"^(\[processors\.\w+\])\n(?!rewrites)", rf"\1\nrewrites = [{names}]\n", text, flags=re.MULTILINE) if rewrites else text
-
-
-def _check_parent(target: Path) -> None:
-    if not target.parent.is_dir():
-        raise StretchError(f"there is no folder {target.parent} to write {target.name} into", "make it, or choose another with --out")
 
 
 def _from_relatives(out: Output, profile: "DeviceProfile", target: Path) -> dict[str, FitRow]:

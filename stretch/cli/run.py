@@ -9,10 +9,11 @@ import typer
 from msgspec.structs import replace
 
 from predictors.errors import UsageError
+from predictors.files import check_folder
 from stretch.api.parameters import NO_PLACES, BundleFolder, DelegateMap, Parsed, Processors
 from stretch.cli.extensions import tools_of
 from stretch.cli.output import Output
-from stretch.cli.pages import Html, check_folder
+from stretch.cli.pages import Html
 
 if TYPE_CHECKING:
     import numpy as np
@@ -94,8 +95,9 @@ def run(out: Output, bundle: BundleFolder, options: RunOptions, html: Html = Non
     from scheduler.runtime.trace import write_csv, write_perfetto
     from stretch.report.execution import run_page
 
-    check_folder(options.trace, "--trace")
-    check_folder(options.table, "--csv")
+    for option, file in (("--trace", options.trace), ("--csv", options.table)):
+        if file is not None:
+            check_folder(file, option)
     loaded = load_bundle(bundle, check_hashes=True, trust=options.trust)
     if tool is not None:
         tool.run(out, loaded, options)

@@ -18,6 +18,7 @@ import tomli_w
 
 from predictors.devices import DeviceProfile, load_device
 from predictors.errors import StretchError, UsageError
+from predictors.files import check_folder
 from predictors.fits import Fit, FitFile, HeldOut, KernelGroup, LeftOut, Prior, PriorFile, fit_path, prior_path, write_fits
 from predictors.fitting.fit import MIN_NETWORKS, TimedKernel, TooFewMeasurementsError, fit_device, fit_kernels
 from predictors.fitting.fit import time_kernels as fitted_times
@@ -600,10 +601,7 @@ def check_target(name: str, out: Path) -> None:
     """Check the name of a profile, and that its folder is writable."""
     if not valid_id(name):
         raise UsageError(f"`{name}` cannot be the name of a profile", "use letters, digits, `_`, `.` and `-`")
-    if not out.is_dir():
-        raise StretchError(f"there is no folder {out}", "make it, or choose another with --out")
-    if not os.access(out, os.W_OK):
-        raise StretchError(f"cannot write into {out}", "choose a writable folder with --out")
+    check_folder(out / f"{name}.toml", "--out")
 
 
 def machine() -> str:

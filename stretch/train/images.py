@@ -164,7 +164,7 @@ def _read(path: Path, needed: tuple[str, ...], more: tuple[str, ...] = ()) -> di
             return {key: file[key] for key in (*needed, *more) if key in file}
     except OSError as error:
         raise StretchError(f"cannot read the images {path}: {error.strerror or error}", _NPZ_FORMAT) from error
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise StretchError(f"the images {path} are damaged or no plain arrays: {error}", _NPZ_FORMAT) from error
 
 
@@ -488,7 +488,7 @@ def stored_size(config: DataConfig) -> tuple[int, int] | None:
             version = np.lib.format.read_magic(stream)
             read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             shape, _, _ = read(stream)
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile, zlib.error):
+    except (OSError, ValueError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error):
         return None  # `load_arrays` names the fault
     return (int(shape[1]), int(shape[2])) if len(shape) == 4 and all(0 < n <= MAX_SIZE for n in shape[1:]) else None
 

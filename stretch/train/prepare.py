@@ -18,6 +18,7 @@ from predictors.graph import Op, OpGraph
 from stretch.evaluation.sensitivity.blocks import IMAGES, BlockLosses
 from stretch.network.capture import Captured, capture
 from stretch.network.capture.inputs import is_shape
+from stretch.network.capture.trace import RejectedInputError
 from stretch.network.models.load import LoadedModel, names_code
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.scale import JOIN_CONV, scaled_graph
@@ -253,7 +254,10 @@ def prepare(recipe: Recipe, folder: Path, *, trust_code: bool = False) -> Traini
         return (1, 3, height, width)
 
     # designs name their model
-    network = read_network(recipe.model, shape, weights=recipe.weights, seed=recipe.train.seed, trust_code=trust_code).portable
+    try:
+        network = read_network(recipe.model, shape, weights=recipe.weights, seed=recipe.train.seed, trust_code=trust_code).portable
+    except RejectedInputError as error:
+        raise UsageError(error.message, "recipes train networks of images with 3 channels; data.size is their height and width") from error
     loaded, captured = network.loaded, network.captured
     if len(captured.graph.outputs) > 1 or len(captured.graph.inputs) > 1 or not captured.returned.is_single_tensor:
         raise _unsupported_network(loaded.name)

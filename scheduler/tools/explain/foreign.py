@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 
 from predictors.errors import MissingBackendError, StretchError, UnknownNameError, UsageError
+from predictors.files import check_folder
 from predictors.formats.inference import infer_shapes
 from scheduler.delegates.cpu import load_runtime
 from scheduler.formats.onnx.file import external_locations
@@ -486,8 +487,7 @@ def fix_file(explanation: RuntimeExplanation, runtime: str, device: str | None, 
             raise UsageError(f"{out} does not end in .onnx, the only format that can be fixed", "give another name")
         if out.exists():
             raise UsageError(f"{out} exists already", "give another name, or remove it")
-        if not out.parent.is_dir():
-            raise UsageError(f"the folder {out.parent} does not exist", "create it")
+        check_folder(out, "--fix")
     model, problem = _changeable(explanation)
     with tempfile.TemporaryDirectory() as folder:
         if problem is None:

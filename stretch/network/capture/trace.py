@@ -641,6 +641,10 @@ def check_input(module: nn.Module, inputs: Inputs, name: str, device: torch.devi
 _INTEGER_ERRORS = ("expected tensor for argument #1 'indices'", "tensors used as indices must be long")
 
 
+class RejectedInputError(UsageError):
+    """A network rejects inputs of the requested size."""
+
+
 def _input_error(error: Exception, module: nn.Module, inputs: Inputs, name: str) -> UsageError:
     reason = first_line(error)
     if any(item in reason.lower() for item in _INTEGER_ERRORS):
@@ -651,7 +655,7 @@ def _input_error(error: Exception, module: nn.Module, inputs: Inputs, name: str)
         "an input of" if len(inputs.shapes) == 1 else "inputs of",
         next(iter(inspect.signature(module.forward).parameters), SINGLE_INPUT),
     )
-    return UsageError(
+    return RejectedInputError(
         f"`{name}` rejects {size} {inputs}: {reason}{source_line(error)}",
         f"choose another size with --input: an image as 3x224x224, anything else by its name with all axes, as {first}=1x16x32",
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from predictors.errors import StretchError, UsageError, install_line
-from predictors.files import write_whole
+from predictors.files import check_folder, write_whole
 from stretch.profile.environment import version
 
 if TYPE_CHECKING:
@@ -431,8 +431,7 @@ def check_page(path: Path) -> None:
         raise UsageError(f"--html {path} is no .html file", "give the file this ending")
     if path.is_dir():
         raise UsageError(f"--html {path} is a folder", "name a file")
-    if not path.parent.is_dir():
-        raise UsageError(f"the folder of --html {path} does not exist", "make it first")
+    check_folder(path, "--html")
     try:
         import jinja2  # noqa: F401
         import matplotlib as mpl  # noqa: F401

@@ -20,6 +20,7 @@ from safetensors.torch import save_model
 from torch import nn
 
 from predictors.errors import StretchError, UsageError
+from predictors.files import check_folder
 from predictors.graph import Op, OpGraph, SharedWeight, shared_weights
 from predictors.joins import join_of, meeting_of
 from scheduler.bundle.load import MANIFEST, load_bundle
@@ -484,7 +485,7 @@ def emit(
         weights: Weights of a model: ``default``, ``none`` or a file.
     """
     folder = Path(out)
-    check_folder(folder)
+    check_package(folder)
     model: nn.Module
     warnings: list[str] = []
     if (Path(source) / MANIFEST).is_file() or (Path(source).is_dir() and not names_code(source)):
@@ -503,14 +504,13 @@ def emit(
     return EmitAnswer(package=folder, network=name, branched=branched, files=files, segments=segments, max_error=error, warnings=warnings)
 
 
-def check_folder(out: Path) -> None:
+def check_package(out: Path) -> None:
     """Refuse a folder that the package cannot be written to, before any work."""
     if not out.name.isidentifier():
         raise UsageError(f"`{out.name}` is no name of a Python package", "name the folder by letters, digits and underscores")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"there is something at {out} already", "name another folder, or remove it")
-    if not out.absolute().parent.is_dir():
-        raise UsageError(f"the folder of {out} does not exist", "make it first")
+    check_folder(out, "--out")
 
 
 def write_package(out: Path, sources: Sources, model: nn.Module, docstring: str) -> tuple[list[str], float]:

@@ -42,6 +42,7 @@ def test_damaged_networks_and_missing_measurements_are_refused(tmp_path):
     for content, message in (
         (packed[: len(packed) // 2], "gzip"),
         (b"{}", "gzip"),
+        (packed[:20] + b"\xff" * 20 + packed[40:], "gzip"),
         (gzip.compress(b"{}\n"), "line 1"),
         (gzip.compress(2 * gzip.decompress(packed)), "line 2: .*`net`"),
         (gzip.compress(gzip.decompress(packed).replace(b'"conv"', b'"cone"')), "line 1: .*cone"),

@@ -218,6 +218,6 @@ def test_report_of_a_run_has_the_figures_of_its_json_and_separates_the_predictio
 def test_page_that_cannot_be_written_is_refused_before_anything_else(tmp_path, capsys, verb, args):
     done = call(capsys, verb, *args, "--html", tmp_path / "gone" / "x.html")
     assert done.code == 2
-    assert "does not exist" in done.message
+    assert "there is no folder" in done.message
     assert call(capsys, verb, *args, "--html", tmp_path / "x.pdf").code == 2
     assert not list(tmp_path.iterdir())

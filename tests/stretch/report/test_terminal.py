@@ -41,7 +41,12 @@ ANSWERS = {
     ("branch", "resnet50", "--device", "pixel6", "--dry-run"): "Too close to call: resnet50 on pixel6",
     ("advise", "tiny_resnet", "--device", "a03s,mi9,pixel6"): "tiny_resnet: branching is",
     ("advise", "resnet34", "--device", "pixel6"): "resnet34: too close to call on this device",
-    ("advise", "resnet34", "--device", "pixel6,s24"): "resnet34: too close to call on 1 of 2 devices, one processor is faster on the others",
+    (
+        "advise",
+        "resnet34",
+        "--device",
+        "pixel6,s24",
+    ): "resnet34: too close to call on 1 of 2 devices, one processor is faster on the others",
     ("predict", "resnet18", "--device", "mi9"): "resnet18 on mi9: fastest on the dsp",
     ("search", "tiny_resnet", "--device", "mi9-release", "--alpha", "100"): "tiny_resnet on mi9-release:",
     ("list", "devices", "pixel6"): "pixel6: Google Pixel 6",

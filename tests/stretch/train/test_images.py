@@ -1,6 +1,7 @@
 """Training images from arrays, folders, streams and synthetic sets, and the shifting and normalising of batches."""
 
 import io
+import re
 import tarfile
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from stretch.train.images import (
     load_data,
     shard_items,
     split_items,
+    stored_size,
     synthetic,
     unlabelled_items,
 )
@@ -67,6 +69,7 @@ def test_arrays_are_read_as_channels_first(tmp_path):
         ({"train_labels": None}, "has no `train_labels`"),
         *((damage, r"a\.npz") for damage in (lambda whole: b"no archive", lambda whole: whole[:40])),
         (lambda whole: whole[:60] + b"?" * 40 + whole[100:], r"a\.npz"),
+        (lambda whole: re.sub(rb"(PK\x03\x04..|PK\x01\x02....).", lambda header: header[1] + b"\1", whole, flags=re.DOTALL), "encrypted"),
     ],
 )
 def test_file_that_is_no_image_set_is_refused(tmp_path, changes, reason):
@@ -75,6 +78,7 @@ def test_file_that_is_no_image_set_is_refused(tmp_path, changes, reason):
         path.write_bytes(changes(path.read_bytes()))
     with pytest.raises(StretchError, match=reason) as error:
         load_arrays(path, 10)
+    assert stored_size(DataConfig(name="arrays", path=str(path))) in (None, (8, 8))
     assert not callable(changes) or ("allow_pickle" not in error.value.message and "train_images" in error.value.hint)
 
 

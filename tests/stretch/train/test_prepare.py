@@ -33,6 +33,17 @@ def test_python_code_of_a_recipe_runs_only_if_trusted(tmp_path, model):
     assert built.captured.graph.by_name[built.captured.graph.output].shape == (1, 10)
 
 
+def test_network_that_reads_other_images_is_refused_without_an_option_that_train_lacks(tmp_path):
+    layers = "nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 10)"
+    (tmp_path / "mine.py").write_text(f"from torch import nn\n\n\ndef make():\n    return nn.Sequential({layers})\n")
+    path = network(tmp_path)
+    path.write_text(path.read_text().replace("tiny_resnet", "mine.py:make", 1))
+    with pytest.raises(UsageError, match="rejects an input") as error:
+        prepare(load_recipe(path), path.parent, trust_code=True)
+    assert "3 channels" in error.value.hint
+    assert "--" not in error.value.hint
+
+
 def ready(path, *changes):
     return prepare(load_recipe(path, changes), path.parent)
 

@@ -271,7 +271,7 @@ def test_every_fix_agrees_with_the_original_in_the_onnx_reference(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("m.txt", "does not end in .onnx"), ("mine.onnx", "exists already"), ("none/m.onnx", "does not exist")]
+    ("name", "message"), [("m.txt", "does not end in .onnx"), ("mine.onnx", "exists already"), ("none/m.onnx", "there is no folder")]
 )
 def test_fixed_file_is_not_written_over_a_file_or_to_an_invalid_path(foreign, tmp_path, name, message):
     (tmp_path / "mine.onnx").write_text("mine")

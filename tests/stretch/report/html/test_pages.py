@@ -148,7 +148,7 @@ def test_page_is_written_in_one_step_and_is_readable(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("page.txt", "is no .html file"), ("gone/page.html", "does not exist"), ("folder.html", "is a folder")]
+    ("name", "message"), [("page.txt", "is no .html file"), ("gone/page.html", "there is no folder"), ("folder.html", "is a folder")]
 )
 def test_unwritable_page_is_refused_before_it_is_made(tmp_path, name, message):
     (tmp_path / "folder.html").mkdir()

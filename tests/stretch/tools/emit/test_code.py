@@ -15,7 +15,7 @@ from predictors.errors import StretchError, UsageError
 from predictors.graph import Op, OpGraph
 from stretch.network.capture import capture
 from stretch.network.capture.results import Result
-from stretch.tools.emit.package import branched_sources, captured_sources, check_folder, returned_code, write_class, write_package
+from stretch.tools.emit.package import branched_sources, captured_sources, check_package, returned_code, write_class, write_package
 from stretch.tools.emit.rules import attribute, code_of, literal
 from stretch.transform import build
 from tests.scheduler.delegates import graphs
@@ -151,12 +151,12 @@ def test_only_calls_of_torch_operators_are_written():
 
 def test_folder_that_is_not_empty_is_refused(tmp_path):
     (tmp_path / "net").mkdir()
-    check_folder(tmp_path / "net")
+    check_package(tmp_path / "net")
     (tmp_path / "net" / "mine").touch()
     with pytest.raises(UsageError, match="there is something at"):
-        check_folder(tmp_path / "net")
-    with pytest.raises(UsageError, match="does not exist"):
-        check_folder(tmp_path / "no" / "net")
+        check_package(tmp_path / "net")
+    with pytest.raises(UsageError, match="there is no folder"):
+        check_package(tmp_path / "no" / "net")
 
 
 @pytest.mark.parametrize(
