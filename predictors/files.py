@@ -31,7 +31,11 @@ _DESCRIPTOR = re.compile(r"/proc/\d+/fd/\d+")
 def cache_folder(name: str) -> Path:
     """Return ``$XDG_CACHE_HOME/nn-stretch/NAME``, by default in ``~/.cache``."""
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "nn-stretch" / name
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "nn-stretch" / name
+    except RuntimeError:
+        # containers run users without an account, mostly with HOME=/, where they cannot write
+        return Path("/.cache/nn-stretch") / name
 
 
 def open_regular(path: Path) -> BufferedReader:

@@ -1,5 +1,6 @@
 """Run a bundle on several processors at once, without torch."""
 
+import os
 from typing import TYPE_CHECKING
 
 from predictors.registry import lazy_names
@@ -11,6 +12,9 @@ if TYPE_CHECKING:
     from scheduler.runtime.scheduler import Scheduler
     from scheduler.runtime.session import Session
     from scheduler.simulate.admission import Demand
+
+# ONNX Runtime sends usage data to Microsoft unless this is set before its import; a value that the user has set stays
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 __all__ = [
     "AdaptiveSession",

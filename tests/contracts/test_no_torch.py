@@ -72,3 +72,11 @@ for verb in ("run --repeat 2 --warmup 0", "simulate", "verify", "evaluate --help
 def test_verbs_that_need_no_torch_work_without_it(tmp_path):
     text = run_in_new_interpreter(LACKING, str(bundles.two_branches(tmp_path / "bundle")))
     assert text.count("done:") == 6
+
+
+def test_runtime_sends_no_usage_data_unless_the_user_allows_it(monkeypatch):
+    code = "import os, scheduler; print(os.environ['ORT_DISABLE_TELEMETRY'])"
+    monkeypatch.delenv("ORT_DISABLE_TELEMETRY", raising=False)
+    assert run_in_new_interpreter(code) == "1\n"
+    monkeypatch.setenv("ORT_DISABLE_TELEMETRY", "0")
+    assert run_in_new_interpreter(code) == "0\n"

@@ -5,15 +5,16 @@ import platform
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 import pytest
 
 from predictors import system
-from predictors.errors import ON_BOARD, StretchError, UnknownNameError, install_line
+from predictors.errors import ON_BOARD, StretchError, UnknownNameError, UsageError, install_line
 from predictors.faults import find_fault
-from predictors.files import MAX_TOML_BYTES, open_regular, read_bytes, read_toml, readable, write_whole
+from predictors.files import MAX_TOML_BYTES, cache_folder, check_folder, open_regular, read_bytes, read_toml, readable, write_whole
 from predictors.shapes import integer, ints, number, rank4
 from scheduler.cores import available_cores
 
@@ -26,6 +27,27 @@ def test_path_that_is_no_regular_file_is_refused_without_waiting(tmp_path, kind)
         make.get(kind, lambda path: None)(str(path))
         with pytest.raises(StretchError, match="cannot read"):
             read_bytes(path, "thing", 5)
+
+
+@pytest.mark.linux
+def test_cache_of_a_user_without_an_account_is_one_that_cannot_be_written(monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
+    assert cache_folder("opencl") == Path("/.cache/nn-stretch/opencl")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_read_only_folder_of_an_output_is_refused():
+    process = os.fork()
+    if process == 0:
+        os.setresuid(65534, 65534, 65534)
+        try:
+            check_folder(Path("/page.html"), "--html")
+        except UsageError as error:
+            os._exit(int("is read-only" not in error.message))
+        os._exit(2)
+    assert os.waitpid(process, 0)[1] == 0
 
 
 def test_regular_file_is_read_up_to_its_limit_and_named_in_errors(tmp_path):

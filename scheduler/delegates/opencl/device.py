@@ -1,10 +1,12 @@
 """The OpenCL device of subgraphs: its choice, the traits that kernels depend on, the cores of a CPU device, and its built kernels."""
 
+import atexit
 import ctypes
 import hashlib
 import importlib.util
 import os
 import re
+import shutil
 import tempfile
 import threading
 import time
@@ -47,6 +49,9 @@ LIBRARY_VARIABLE = "NN_STRETCH_OPENCL_LIBRARY"
 
 #: Environment variable for PoCL's number of threads.
 UNITS_VARIABLE = "POCL_MAX_PTHREAD_COUNT"
+
+#: Environment variable for PoCL's folder of compiled kernels.
+CACHE_VARIABLE = "POCL_CACHE_DIR"
 
 #: CPU instruction sets that compute in half precision: x86's and ARM's.
 HALF_FLAGS = frozenset({"avx512_fp16", "asimdhp"})
@@ -335,8 +340,24 @@ def native_launch(kernel: Any, grid: Sequence[int], local: Sequence[int] | None)
     return kernel.int_ptr, len(grid), sizes(*grid), sizes(*local) if local else None
 
 
+def _name_caches() -> None:
+    """Tell PoCL and pyopencl about their caches: without a writable folder, one has no device and the other does not load."""
+    base = cache_folder("opencl").parents[1]
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=base):
+            os.environ.setdefault(CACHE_VARIABLE, str(base / "pocl" / "kcache"))
+            return
+    except OSError:
+        os.environ.setdefault("PYOPENCL_NO_CACHE", "1")
+        if CACHE_VARIABLE not in os.environ:
+            os.environ[CACHE_VARIABLE] = folder = tempfile.mkdtemp(prefix="nn-stretch-pocl-")
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+
+
 @cache
 def _pyopencl() -> Any:
+    _name_caches()
     if library := os.environ.get(LIBRARY_VARIABLE):
         try:
             # the linker resolves functions, and a library of this name, from libraries loaded before pyopencl

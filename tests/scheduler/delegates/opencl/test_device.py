@@ -96,6 +96,19 @@ def test_two_branches_get_units_of_their_own_and_no_unit_is_given_twice():
     assert "1 units, 1 are in use" in opened(first, second, POCL_MAX_PTHREAD_COUNT="1").stderr
 
 
+@pytest.mark.linux
+def test_device_is_found_and_compiles_without_a_writable_home_and_leaves_no_folder(tmp_path):
+    if not POCL:
+        pytest.skip("the device is not PoCL's")
+    environment = {name: value for name, value in os.environ.items() if name != "POCL_CACHE_DIR"}
+    environment |= {"HOME": "/proc", "XDG_CACHE_HOME": "/proc/none", "TMPDIR": str(tmp_path)}
+    code = "from scheduler.delegates.opencl.device import open_device; d = open_device(()); import pyopencl as cl; "
+    code += "cl.Program(d.context, 'kernel void f(global float* x) { x[0] = 1; }').build().f; print('built')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert (done.stdout, done.returncode) == ("built\n", 0), done.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def report(setup, **environment):
     """Output of a new process that runs `code` and prints why the delegate is unavailable."""
     query = "from scheduler.delegates import get_delegate; print(get_delegate('opencl').unavailable())"
