@@ -34,7 +34,7 @@ def cache_folder(name: str) -> Path:
     try:
         return (Path(base) if base else Path.home() / ".cache") / "nn-stretch" / name
     except RuntimeError:
-        # containers run users without an account, mostly with HOME=/, where they cannot write
+        # containers run users without an account, usually with HOME=/, where they cannot write
         return Path("/.cache/nn-stretch") / name
 
 
@@ -92,6 +92,9 @@ def write_whole(path: Path, content: bytes, noun: str, hint: str | None = None) 
     Args:
         noun: Noun for the file in messages, such as ``trace``.
     """
+    if path.exists() and not path.is_file():
+        # the system's administrator could otherwise replace a device such as /dev/null
+        raise StretchError(f"cannot write the {noun} {path}: it is a folder, pipe or device, not a file", hint)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_bytes(content)

@@ -91,10 +91,12 @@ def test_file_is_written_whole_or_not_at_all(tmp_path):
     write_whole(tmp_path / "f", b"2", "thing")
     assert (tmp_path / "f").read_bytes() == b"2"
     (tmp_path / "folder").mkdir()
-    for name in ("folder", "missing/f"):
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("folder", "missing/f", "pipe"):
         with pytest.raises(StretchError, match="cannot write"):
             write_whole(tmp_path / name, b"3", "thing")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["f", "folder"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["f", "folder", "pipe"]
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_hint_cuts_a_long_list_reports_an_empty_one_and_names_the_boards_flag_on_a_board(monkeypatch):
