@@ -4,9 +4,12 @@ import errno
 import math
 import os
 import re
+import shutil
 import stat
+import tempfile
 import tomllib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -103,6 +106,32 @@ def write_whole(path: Path, content: bytes, noun: str, hint: str | None = None) 
         raise StretchError(f"cannot write the {noun} {path}: {error.strerror}", hint) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_folder(out: Path, noun: str) -> Iterator[Path]:
+    """Yield an empty folder that takes the place of `out`, missing or empty, if the block succeeds; otherwise nothing is left.
+
+    Args:
+        noun: Noun for the folder in messages, such as ``package``.
+    """
+    out = out.absolute()
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+        try:
+            folder = staging / out.name
+            folder.mkdir()
+            yield folder
+            if out.exists():
+                out.rmdir()
+            folder.rename(out)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+    except OSError as error:
+        raise StretchError(
+            f"cannot write the {noun} {out}: {error.strerror or error}", "choose a writable folder with enough space"
+        ) from error
 
 
 def read_toml(path: Path, noun: str, hint: str | None = None) -> dict[str, Any]:

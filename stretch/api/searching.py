@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from predictors.devices import DeviceProfile, load_device
 from predictors.errors import StretchError, UsageError
+from predictors.files import new_folder
 from predictors.system import keep_freed_memory
 from scheduler.progress import Progress, silent
 from stretch.api.parameters import AdvancedOption, InputShape, MeasuredBlocks, Parsed, PreprocessingOption, TrustCode, Weights, read_names
@@ -261,18 +262,14 @@ def _save_answer(answer: Any, folder: Path, source: "AccuracySource | None" = No
     from stretch.planning.design.branch_design import design_to_toml
 
     rows = []
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    with new_folder(folder, "designs") as staged:
         for number, row in enumerate(answer.designs, 1):
-            file = folder / f"design_{getattr(row, 'name', number)}.toml"
+            name = f"design_{getattr(row, 'name', number)}.toml"
             if row.design is not None:
-                file.write_text(design_to_toml(row.design))
-            rows.append(row if row.design is None else replace(row, file=str(file)))
-    except OSError as error:
-        raise StretchError(f"cannot write to {folder}: {error.strerror}", "choose a writable folder") from error
-    answer = replace(answer, designs=rows)
-    if isinstance(source, Sensitivity):
-        file = folder / "sensitivity.json"
-        save_accuracy(file, source)
-        answer = replace(answer, sensitivity_file=str(file))
+                (staged / name).write_text(design_to_toml(row.design))
+            rows.append(row if row.design is None else replace(row, file=str(folder / name)))
+        answer = replace(answer, designs=rows)
+        if isinstance(source, Sensitivity):
+            save_accuracy(staged / "sensitivity.json", source)
+            answer = replace(answer, sensitivity_file=str(folder / "sensitivity.json"))
     return answer

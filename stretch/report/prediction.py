@@ -2,11 +2,13 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from predictors.devices import ITEM_BYTES, DeviceProfile
 from predictors.errors import InfeasibleError, StretchError, install_line
+from predictors.files import write_whole
 from predictors.models.roofline import ORIGINS
 from predictors.predictor import Estimate
 from stretch.report.brief import prediction_brief
@@ -146,11 +148,10 @@ def write_figure(figure: "Figure", out: Path) -> None:
     """Write a figure as an ``.svg`` or ``.png`` file, without a date and with fixed ids, so that equal numbers yield an equal file."""
     import matplotlib as mpl
 
-    try:
-        with mpl.rc_context({"svg.hashsalt": "nn-stretch"}):
-            figure.savefig(out, metadata={"Date": None} if out.suffix == ".svg" else None)
-    except OSError as error:
-        raise StretchError(f"cannot write {out}: {error.strerror}") from error
+    picture = BytesIO()
+    with mpl.rc_context({"svg.hashsalt": "nn-stretch"}):
+        figure.savefig(picture, format=out.suffix[1:], metadata={"Date": None} if out.suffix == ".svg" else None)
+    write_whole(out, picture.getvalue(), "picture")
 
 
 def roofline_figure(name: str, estimate: Estimate, device: DeviceProfile, processor: str) -> tuple[str, "Figure"]:

@@ -345,7 +345,10 @@ def _name_caches() -> None:
     base = cache_folder("opencl").parents[1]
     try:
         base.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=base):
+        with tempfile.TemporaryFile(dir=base) as probe:
+            # PoCL aborts the process if the disk is full
+            probe.write(bytes(1 << 20))
+            probe.flush()
             os.environ.setdefault(CACHE_VARIABLE, str(base / "pocl" / "kcache"))
             return
     except OSError:

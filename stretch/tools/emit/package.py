@@ -4,9 +4,7 @@ import dataclasses
 import importlib.util
 import inspect
 import re
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -16,11 +14,12 @@ from typing import Any
 
 import msgspec
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_model
 from torch import nn
 
 from predictors.errors import StretchError, UsageError
-from predictors.files import check_folder
+from predictors.files import check_folder, new_folder
 from predictors.graph import Op, OpGraph, SharedWeight, shared_weights
 from predictors.joins import join_of, meeting_of
 from scheduler.bundle.load import MANIFEST, load_bundle
@@ -515,23 +514,10 @@ def check_package(out: Path) -> None:
 
 def write_package(out: Path, sources: Sources, model: nn.Module, docstring: str) -> tuple[list[str], float]:
     """Write the files, import them, and check that they compute the same as the network."""
-    out = out.absolute()
-    try:
-        staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-        try:
-            folder = staging / out.name
-            folder.mkdir()
-            _write(folder, out.name, sources, docstring)
-            error = _fill_and_compare(folder, sources, model)
-            names = sorted(file.name for file in folder.iterdir())
-            if out.exists():
-                out.rmdir()
-            folder.rename(out)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
-    except OSError as error:
-        raise StretchError(f"cannot write the package to {out}: {error.strerror or error}", "choose a writable folder") from error
-    return names, error
+    with new_folder(out, "package") as folder:
+        _write(folder, out.name, sources, docstring)
+        error = _fill_and_compare(folder, sources, model)
+        return sorted(file.name for file in folder.iterdir()), error
 
 
 def _write(folder: Path, package: str, sources: Sources, docstring: str) -> None:
@@ -554,7 +540,10 @@ def _fill_and_compare(folder: Path, sources: Sources, model: nn.Module) -> float
         lacking = [name for name in missing if name not in shared and not name.endswith("num_batches_tracked")]
         if lacking or unexpected:
             raise StretchError(f"the package lacks `{(lacking or unexpected)[0]}`", "please report this")
-        save_model(module, str(folder / WEIGHTS))
+        try:
+            save_model(module, str(folder / WEIGHTS))
+        except SafetensorError as failure:
+            raise OSError(str(failure)) from failure
         loaded = package.load()
         generator = torch.Generator().manual_seed(0)
         xs = [torch.randn(shape, generator=generator) for shape in sources.inputs]

@@ -24,10 +24,10 @@ def folder(tmp_path):
 
 
 @contextlib.contextmanager
-def small_disk():
-    """Limit the size of files to a few kilobytes."""
+def small_disk(size=20_000):
+    """Limit the size of files in bytes."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
         yield
     finally:
@@ -39,6 +39,20 @@ def test_full_disk_ends_in_one_sentence(capsys, folder):
         result = call(capsys, *BRANCH, "--out", folder / "bundle")
     assert result.code == 1
     assert "cannot write the bundle" in result.message
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        (("search", "tiny_resnet", "--device", "a03s", "--alpha", 100, "--out"), "cannot write the designs"),
+        (("export", "tiny_resnet", "--weights", "none", "--as", "code", "--out"), "cannot write the package"),
+        (("predict", "tiny_resnet", "--device", "a03s", "--processor", "cpu", "--plot"), "cannot write the picture"),
+    ],
+)
+def test_full_disk_leaves_nothing_of_an_output(capsys, folder, command, sentence):
+    with small_disk(200):
+        result = call(capsys, *command, folder / ("net.svg" if "--plot" in command else "net"))
+    assert (result.code, sentence in result.message) == (1, True), result.err
 
 
 @pytest.mark.slow
