@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError
 
 from predictors.errors import MissingBackendError, StretchError, install_line
-from predictors.files import write_whole
+from predictors.files import new_folder, write_whole
 from predictors.graph import OpGraph
 from stretch.network.capture import Captured
 from stretch.planning.design.branch_design import BranchDesign, design_to_toml
@@ -135,14 +135,15 @@ class RunFolder:
         try:
             if self.path.exists() and not self.exists and (not self.path.is_dir() or any(self.path.iterdir())):
                 raise StretchError(f"cannot train into {self.path}: it holds something else", "choose a new folder with --out")
-            (self.path / "designs").mkdir(parents=True, exist_ok=True)
             for stale in (*self.designs(), self.path / LOG):
                 stale.unlink(missing_ok=True)
-            for number, design in enumerate(designs):
-                write_whole(self.path / "designs" / f"{number:03d}.toml", design_to_toml(design).encode(), "run", WRITABLE)
-            write_tensors(self.path / ORIGINAL, original.tensors, {"graph": original.graph.to_json().decode()})
-            write_whole(self.path / FACTS, json.dumps(facts, indent=1).encode(), "run", WRITABLE)
-            write_whole(self.path / RECIPE, recipe_to_toml(recipe).encode(), "run", WRITABLE)
+            with contextlib.nullcontext(self.path) if self.exists else new_folder(self.path, "run") as folder:
+                (folder / "designs").mkdir(exist_ok=True)
+                for number, design in enumerate(designs):
+                    write_whole(folder / "designs" / f"{number:03d}.toml", design_to_toml(design).encode(), "run", WRITABLE)
+                write_tensors(folder / ORIGINAL, original.tensors, {"graph": original.graph.to_json().decode()})
+                write_whole(folder / FACTS, json.dumps(facts, indent=1).encode(), "run", WRITABLE)
+                write_whole(folder / RECIPE, recipe_to_toml(recipe).encode(), "run", WRITABLE)
         except OSError as error:
             raise StretchError(f"cannot train into {self.path}: {error.strerror}", WRITABLE) from error
 

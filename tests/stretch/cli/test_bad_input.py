@@ -8,6 +8,7 @@ import pytest
 
 from stretch.cli.output import Output
 from tests.stretch.cli.commands import LOOSE, call, tree
+from tests.stretch.train.recipes import network
 
 pytestmark = pytest.mark.torch
 
@@ -53,6 +54,12 @@ def test_full_disk_leaves_nothing_of_an_output(capsys, folder, command, sentence
     with small_disk(200):
         result = call(capsys, *command, folder / ("net.svg" if "--plot" in command else "net"))
     assert (result.code, sentence in result.message) == (1, True), result.err
+
+
+def test_training_that_cannot_begin_on_a_full_disk_leaves_no_folder_that_a_second_try_refuses(capsys, folder, tmp_path):
+    with small_disk(5000):
+        result = call(capsys, "train", network(tmp_path), "--out", folder / "run")
+    assert (result.code, "the disk is full" in result.message) == (1, True), result.err
 
 
 @pytest.mark.slow
