@@ -395,7 +395,8 @@ def comparison_brief(answer: "CompareAnswer") -> Brief:
         first = f"{timed[0].name} is fastest: {ms(timed[0].ms or 0)}, {timed[0].source}."
     elif gains:
         best = max(gains, key=lambda row: row.speedup or 0)
-        first = f"{best.name} gains most: {ratio(best.speedup or 0)} the speed of its best single processor, {best.source}."
+        gain = "gains most" if (best.speedup or 0) > 1 else "loses least"
+        first = f"{best.name} {gain}: {ratio(best.speedup or 0)} the speed of its best single processor, {best.source}."
     elif timed:
         first = "Their times do not compare: they are of several devices, or measured and predicted."
     rows = [

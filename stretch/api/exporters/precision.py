@@ -71,6 +71,9 @@ def _write(
 
     loaded = load_bundle(source, check_hashes=True)
     manifest, model = loaded.manifest, loaded.manifest.model
+    if len(manifest.inputs) > 1:
+        problem = f"{source} has {len(manifest.inputs)} inputs, and networks of one input are converted"
+        raise UsageError(problem, "keep it in fp32, in which `stretch run` runs it")
     check_target(out)
     read = requested_preprocessing(model.preprocessing or IMAGENET, preprocessing or None, model.input_shape)
     if preprocessing:
