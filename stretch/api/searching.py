@@ -247,7 +247,9 @@ def check_search(request: PlanConfig, options: SearchOptions) -> tuple[tuple[str
             raise UsageError(f"nothing predicts the {name} of designs", f"give {sources}, or ask for `pareto=latency,macs`")
     for name in ("min_accuracy", "min_agreement", "latency_budget"):
         if getattr(request, name) is not None:
-            raise UsageError(f"`{name}` does not limit the search of a front", f"leave `{name}` out, and choose a design of the front that meets it")
+            raise UsageError(
+                f"`{name}` does not limit the search of a front", f"leave `{name}` out, and choose a design of the front that meets it"
+            )
     if options.images is not None and not Path(options.images).is_dir():
         raise StretchError(f"there is no folder {options.images} with images", "give a folder of pictures or .npy arrays")
     out = None if options.out is None else Path(options.out)
