@@ -3,6 +3,7 @@
 import contextlib
 import resource
 import signal
+import sys
 
 import pytest
 
@@ -26,13 +27,15 @@ def folder(tmp_path):
 
 @contextlib.contextmanager
 def small_disk(size=20_000):
-    """Limit the size of files in bytes."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    """Limit the size of files in bytes, and write no bytecode of imported modules, which Python would cut off unnoticed."""
+    before, writes_nothing = resource.getrlimit(resource.RLIMIT_FSIZE), sys.dont_write_bytecode
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    sys.dont_write_bytecode = True
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        sys.dont_write_bytecode = writes_nothing
 
 
 def test_full_disk_ends_in_one_sentence(capsys, folder):
