@@ -66,7 +66,7 @@ def attempts(config: PlanConfig, default: PlanConfig) -> tuple[Attempt, ...]:
     if config.kinds or config.lossless or config.accuracy or config.widens or config.strategy != default.strategy:
         return (Attempt({}),)
     options = ", ".join(f"`{name}={format_value(value)}`" for name, value in MERGED_OPTIONS.items())
-    merged = f", so stages are merged and transfers may take any share of a segment ({options})"
+    merged = f", so stages are merged and transfers may take any share ({options})"
     # an exact design always agrees with the original, so the bound on agreement is dropped
     exact = {"lossless": True, "min_agreement": None}
     divided = f": the network is divided exactly instead, as with `lossless` and `precision={format_value(config.precision)}`"

@@ -369,8 +369,8 @@ class PlanResult:
 
         If one processor is far ahead, branches that are too close to call are not worth their effort.
         """
-        result = self.recommendation.recommended
-        return f"single:{self.best_single.processor}" if result == compare.NO_CLEAR_WINNER and self.ahead[0] else result
+        result, (far_ahead, _) = self.recommendation.recommended, self.lead
+        return f"single:{self.best_single.processor}" if result == compare.NO_CLEAR_WINNER and far_ahead else result
 
     @cached_property
     def recommended(self) -> str:
@@ -382,7 +382,7 @@ class PlanResult:
         return f"shortened:{shortened.processor}" if shortened.kept.shortened >= shortened.kept.branched else self.fastest
 
     @cached_property
-    def ahead(self) -> tuple[bool, float | None]:
+    def lead(self) -> tuple[bool, float | None]:
         """Whether the best single processor is far ahead of the others, and the factor from which they would help (`processor_lead`)."""
         best = self.best_single
         return compare.processor_lead(self.graph, self.predictor, self.config.precision, (best.processor, best.precision))
@@ -459,6 +459,7 @@ class PlanResult:
     def predicted(self) -> Predicted:
         """Times of the design and of its controls."""
         run, single, sequential = self.run, self.best_single, self.sequential
+        far_ahead, crossover = self.lead
         same_macs, ratio = (sequential.single, self._over_original(sequential.macs)) if sequential else (None, None)
         return Predicted(
             **msgspec.structs.asdict(self.certainty),
@@ -475,8 +476,8 @@ class PlanResult:
             optimal=self.optimal,
             gap=self.gap,
             reference=sorted(self.recommendation.reference),
-            far_ahead=single.processor if self.ahead[0] else None,
-            crossover_divided=self.ahead[1],
+            far_ahead=single.processor if far_ahead else None,
+            crossover_divided=crossover,
         )
 
     @cached_property

@@ -160,8 +160,8 @@ class Run:
             self.epoch, self.done = self.epoch + 1, 0
             seconds = time.perf_counter() - start
             score = self.evaluate() if self.epoch == c.epochs or self.epoch % evaluate_every == 0 else None
-            losses_by_kind = (score, None) if self.reference is None else (None, score)
-            self.history.append(Epoch(self.epoch, loss, losses_by_kind[0], seconds, losses_by_kind[1]))
+            accuracy, agreement = (score, None) if self.reference is None else (None, score)
+            self.history.append(Epoch(self.epoch, loss, accuracy, seconds, agreement))
             yield self.history[-1]
 
     def check(self) -> None:

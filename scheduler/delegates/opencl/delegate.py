@@ -83,7 +83,7 @@ class OpenCLTuning(Tuning):
         return [self._row(old, new, choices) for old, new in pair_launches(*times)]
 
     def _row(self, old: Any, new: Any, choices: Mapping[tuple[str, str], Any]) -> TunedKernel:
-        launch = (new or old)[0]
+        launch, _ = new or old
         item_bytes = self._delegate.item_bytes
         return TunedKernel(
             name=launch.node,

@@ -238,5 +238,5 @@ def test_torch_operators_are_exported_as_code_and_named_if_tflite_has_no_lowerin
     path = saved(tmp_path / "net.onnx", CONV, RELU, node, outputs=("y",), stored={"up": random((8, 4, 2, 2), 3)})
     folder = branched(path, tmp_path / "bundle").bundle
     assert export(folder, tmp_path / "code", "code").max_error < 1e-5
-    with pytest.raises(StretchError, match=rf"operator `\S+` \(({kind})\) of subgraph `\S+` has no TFLite lowering"):
+    with pytest.raises(StretchError, match=rf"`\S+` \(({kind})\) of subgraph .* ha(s|ve) no TFLite lowering"):
         export(folder, tmp_path / "tflite", "tflite")
