@@ -284,11 +284,12 @@ def export_tflite(
     if problem := LiteRtDelegate.unavailable():
         raise MissingBackendError(f"a TFLite file is compared with its ONNX files when it is written, and {problem}", INSTALL)
     check_target(out, bundle)
-    check_lowerings(_sources(bundle))
     kept: dict[str, str] = {}
     moved: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as temporary:
         if precision and set(precision.values()) != {"fp32"}:
+            # conversion takes minutes, and changes no kind of operator
+            check_lowerings(_sources(bundle))
             source = Path(temporary) / "lower"
             lowered = export_precision(bundle, source, precision, images, images_source, acceptance, progress)
             bundle, kept, moved = Bundle(source, lowered.manifest), lowered.kept, lowered.moved

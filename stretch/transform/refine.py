@@ -525,8 +525,14 @@ def refine(
     return _RefinementRun(model, captured, images, settings, progress, checkpoint, rounding).run()
 
 
-#: Steps of one kind: shares of the work at their start and end, whether each segment is refined alone, and whether with int8 rounding.
-_Phase = tuple[float, float, bool, bool]
+@dataclass(frozen=True)
+class _Phase:
+    """Steps of one kind, between two shares of the work."""
+
+    start: float
+    stop: float
+    apart: bool = False  # Whether each segment is refined alone.
+    rounds: bool = False  # Whether the network is refined with int8 rounding.
 
 
 class _Average:
@@ -612,9 +618,8 @@ class _RefinementRun:
         if self._pairs.parameters:
             phases, tensors = self._phases(), self._resume()
             while self._phase < len(phases):
-                start, stop, _, _ = phase = phases[self._phase]
-                if stop > start:
-                    self._run_phase(phase, tensors)
+                if phases[self._phase].stop > phases[self._phase].start:
+                    self._run_phase(phases[self._phase], tensors)
                 tensors = {}
                 self._phase += 1
                 self._write({})
@@ -628,7 +633,7 @@ class _RefinementRun:
         rounding_start = 1.0 if self._rounding is None else 1 - self._settings.rounded
         # a single segment is the whole network, and whole networks need small steps
         joint_start = min(self._settings.apart if self._pairs.count > 1 else 0.0, rounding_start)
-        return [(0.0, joint_start, True, False), (joint_start, rounding_start, False, False), (rounding_start, 1.0, False, True)]
+        return [_Phase(0.0, joint_start, apart=True), _Phase(joint_start, rounding_start), _Phase(rounding_start, 1.0, rounds=True)]
 
     def _resume(self) -> dict[str, torch.Tensor]:
         """Restore the checkpoint's state, if there is one, and return its tensors, including the optimiser's."""
@@ -682,15 +687,15 @@ class _RefinementRun:
 
     def _run_phase(self, phase: _Phase, checkpoint_tensors: dict[str, torch.Tensor]) -> None:
         """Run the steps of one phase, from the best state so far."""
-        (start, stop, apart, rounds), settings, parameters = phase, self._settings, self._pairs.parameters
-        if rounds and self._pairs.rounded is None:
+        settings, parameters = self._settings, self._pairs.parameters
+        if phase.rounds and self._pairs.rounded is None:
             self._start_rounding({})
-        by_batch = apart and self._can_use_batch_statistics
-        rate_factor = _ROUNDED_RATE if rounds else _JOINT_RATE if self._can_use_batch_statistics else _NO_NORM_RATE
+        by_batch = phase.apart and self._can_use_batch_statistics
+        rate_factor = _ROUNDED_RATE if phase.rounds else _JOINT_RATE if self._can_use_batch_statistics else _NO_NORM_RATE
         rate = settings.rate * (1.0 if by_batch else rate_factor)
         optimiser, set_rate = scheduled_adam(parameters, rate)
         views = torch.empty(settings.batch, *self._held_back.shape[1:], device=self._device).contiguous(memory_format=torch.channels_last)
-        step = ReplayedStep(lambda: self._step(views, optimiser, apart), self._device, [self._mixing])
+        step = ReplayedStep(lambda: self._step(views, optimiser, phase.apart), self._device, [self._mixing])
         average = _Average(parameters)
         if self._checkpoint is not None:
             with self._checkpoint.errors_as_damaged():
@@ -698,8 +703,8 @@ class _RefinementRun:
                 average.load(checkpoint_tensors)
         evaluated = False
         # the first step is taken even if no time is left, so that slow machines give a result too
-        while (done := self._progress_share()) < stop or not self._steps:
-            phase_share = min((done - start) / (stop - start), 1.0)
+        while (done := self._progress_share()) < phase.stop or not self._steps:
+            phase_share = min((done - phase.start) / (phase.stop - phase.start), 1.0)
             set_rate(rate * min(1.0, (phase_share + _FIRST_RATE) / _WARMUP_SHARE) * 0.5 * (1 + math.cos(math.pi * phase_share)))
             views.copy_(self._views.draw(settings.batch))
             self._use_batch_statistics(by_batch)
